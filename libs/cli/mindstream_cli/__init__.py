@@ -1,0 +1,1 @@
+"""The `mindstream` command and the local stack."""

@@ -1,0 +1,90 @@
+"""A run is one YAML file with a section per service; each service decodes its own section, strictly.
+
+The environment holds only addresses and secrets (:mod:`mindstream_common.settings`). A key that is unknown or misspelt
+is an error that names the nearest one that exists.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import msgspec
+import yaml
+
+from mindstream_common.errors import ConfigError
+
+SECTIONS = ("pipeline", "base", "ingest", "cleaning", "tokenizer", "writer", "trainer", "demo")
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every section's Struct: frozen, keyword-only, strict."""
+
+
+S = TypeVar("S")
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """Read a run's file into its sections.
+
+    Raises:
+        ConfigError: the file is missing, is not YAML, is not a mapping, or has a section that does not exist.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the run's file {path}: {error}. Name one with --config FILE.") from error
+    try:
+        data = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} holds a {type(data).__name__}; a run's file is a mapping of sections: {', '.join(SECTIONS)}")
+    for name in data:
+        if name not in SECTIONS:
+            raise ConfigError(f"{path}: unknown section {name!r}{near(str(name), SECTIONS)}. Sections are: {', '.join(SECTIONS)}.")
+    return data
+
+
+def section(data: dict[str, Any], name: str, type: type[S], source: str | Path = "the run's file") -> S:
+    """Decode section ``name`` of a run's file into ``type``; an absent section means its defaults.
+
+    Raises:
+        ConfigError: a key that does not exist (with the near miss), a value of a wrong type or out of range.
+    """
+    try:
+        return msgspec.convert(data.get(name) or {}, type)
+    except (msgspec.ValidationError, ConfigError) as error:
+        raise ConfigError(f"{source}, section {name!r}: {explain(error, type)}") from error
+
+
+def explain(error: Exception, type: type) -> str:
+    """msgspec's message, with the nearest key where one was misspelt."""
+    message = str(error)
+    found = re.search(r"unknown field `([^`]+)`", message)
+    if found:
+        return message + near(found.group(1), sorted(field_names(type)))
+    return message
+
+
+def field_names(type: Any) -> set[str]:
+    """Every key of a Struct and of the Structs inside it."""
+    names: set[str] = set()
+    if isinstance(type, type_of_struct):
+        for field in msgspec.structs.fields(type):
+            names |= {field.encode_name} | field_names(field.type)
+    for inner in get_args(type):
+        names |= field_names(inner)
+    return names
+
+
+type_of_struct = type(msgspec.Struct)
+
+
+def near(name: str, known: Any) -> str:
+    """`` (did you mean 'x'?)`` when something known is close, else nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,1 @@
+"""mindstream_trainer."""
