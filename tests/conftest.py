@@ -1,0 +1,38 @@
+"""One set of real servers per test run, started when the first test asks for them.
+
+Tests that kill or restart a server start a set of their own (:func:`mindstream_cli.servers.running`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mindstream_cli.servers import Server, running, settings
+
+
+@pytest.fixture(scope="session")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state folder of the servers."""
+    return tmp_path_factory.mktemp("servers")
+
+
+@pytest.fixture(scope="session")
+def servers(state: Path) -> Iterator[dict[str, Server]]:
+    """nats, weed and valkey by name, ready, on free ports of 127.0.0.1."""
+    with running(state) as by_name:
+        yield by_name
+
+
+@pytest.fixture
+def environment(servers: dict[str, Server], state: Path) -> dict[str, str]:
+    """The MINDSTREAM_* variables of the servers, with a bucket of this test's own (not made yet)."""
+    return {**settings(state), "MINDSTREAM_S3_BUCKET": f"test-{uuid.uuid4().hex[:16]}"}
+
+
+@pytest.fixture
+def nats_url(environment: dict[str, str]) -> str:
+    """Where nats-server listens. All tests share its JetStream: use stream names or domains of your own."""
+    return environment["MINDSTREAM_NATS_URL"]
