@@ -109,3 +109,4 @@ class Declaration:
     name: str  # ingest, cleaning, tokenizer, writer
     takes: type[Event]
     makes: type[Event]
+    claims: bool = False  # whether ``work.claims`` is used: others need no Valkey
