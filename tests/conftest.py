@@ -5,12 +5,14 @@ Tests that kill or restart a server start a set of their own (:func:`mindstream_
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mindstream_cli.servers import Server, running, settings
+from mindstream_common.store import S3Store
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +38,10 @@ def environment(servers: dict[str, Server], state: Path) -> dict[str, str]:
 def nats_url(environment: dict[str, str]) -> str:
     """Where nats-server listens. All tests share its JetStream: use stream names or domains of your own."""
     return environment["MINDSTREAM_NATS_URL"]
+
+
+@pytest.fixture
+def store(environment: dict[str, str]) -> Iterator[S3Store]:
+    """The object store, in a bucket of this test's own."""
+    with contextlib.closing(S3Store.from_environment(environment)) as opened:
+        yield opened
