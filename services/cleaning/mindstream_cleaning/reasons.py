@@ -1,0 +1,31 @@
+"""Why a document is dropped: every reason of this stage, and the tests that need only the text."""
+
+from __future__ import annotations
+
+import re
+
+from mindstream_cleaning.config import CleaningConfig
+
+EMPTY = "empty"  # nothing left after cleaning
+SYMBOLS_ONLY = "symbols_only"  # digits, punctuation and signs, no letter of any script
+TOO_SHORT = "too_short"  # fewer than cleaning.min_characters letters and digits
+MOJIBAKE = "mojibake"  # decoded wrongly before it came here, beyond repair
+EXACT_DUPLICATE = "exact_duplicate"  # the same cleaned text was kept before
+
+REASONS = (EMPTY, SYMBOLS_ONLY, TOO_SHORT, MOJIBAKE, EXACT_DUPLICATE)
+
+_LETTER = re.compile(r"[^\W\d_]")
+_WORD = re.compile(r"[^\W_]")
+
+
+def reason_of(text: str, config: CleaningConfig) -> tuple[str, str]:
+    """(reason, detail) to drop a cleaned text, or ``("", "")`` to keep it."""
+    if not text:
+        return EMPTY, ""
+    if not _LETTER.search(text):
+        return SYMBOLS_ONLY, ""
+    if len(text) < 16 * config.min_characters:  # a longer one has enough, or is symbols with a few letters among them
+        found = len(_WORD.findall(text))
+        if found < config.min_characters:
+            return TOO_SHORT, f"{found} letters and digits, cleaning.min_characters is {config.min_characters}"
+    return "", ""

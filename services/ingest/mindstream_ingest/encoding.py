@@ -1,0 +1,151 @@
+"""Which encoding a file is in: decided from all of its bytes, or refused. Nothing is ever replaced or guessed at.
+
+The order is: a byte order mark, strict UTF-8, then GB18030 (a superset of GB2312 and GBK) against Big5. Most Big5 bytes
+also decode as GB18030, and EUC-KR and EUC-JP as either, into characters that nobody writes; so a legacy encoding is
+believed only when what it decodes to reads like Chinese (:class:`Reading`).
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass
+
+from mindstream_common.errors import InputError
+
+from mindstream_ingest.source import Source
+
+BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
+        (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
+LEGACY = ("gb18030", "cp950")
+FAMILY = {"utf-8": "utf-8", "utf8": "utf-8", "gb18030": "gb18030", "gbk": "gb18030", "gb2312": "gb18030",
+          "cp936": "gb18030", "big5": "cp950", "cp950": "cp950", "big5-hkscs": "cp950"}  # fmt: skip
+META = re.compile(rb"""<meta[^>]{0,200}charset\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE)
+CHUNK = 1 << 20
+SAMPLE = 200_000  # letters beyond ASCII that are judged
+COMMON_SHARE = 0.9  # measured: Chinese text 0.96-1.0 in its own encoding, 0.1-0.6 in the other, EUC-JP as Big5 0.89
+FREQUENT_SHARE = 0.1  # measured: Chinese text 0.25-0.6, any mangled text below 0.07
+SHORT = 20  # letters; below it the frequent ones need not appear
+
+
+def _table(codec: str, leads: range, trails: tuple[range, ...]) -> set[str]:
+    pairs = (bytes((lead, trail)) for lead in leads for span in trails for trail in span)
+    return {pair.decode(codec, "ignore") for pair in pairs}
+
+
+# Level 1 of GB2312 and of Big5: the characters that their makers called common.
+COMMON = _table("gb2312", range(0xB0, 0xD8), (range(0xA1, 0xFF),)) | _table(
+    "big5", range(0xA4, 0xC6), (range(0x40, 0x7F), range(0xA1, 0xFF))
+)
+FREQUENT = frozenset(
+    "的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于着下自之年过发后作里用道行所然家种事成方多经么去"
+    "法学如都同现当没动面起看定天分还进好小部其些主样理心她本前开但因只从想实日军者意无力它与长把机十民第公此已工使情明性知全三又关点"
+    "正业外将两高间由问很最重并物手应战向头文体政美相见被利什二等产或新己制身果加月话合回特代内信表化老给位次度门任常先海通教原提立及"
+    "比员解水名真论处走义各入几口认条平系气题活别打女变四总何电数安少报才结反受目太量再感建务做接必场件计管期市直资命金指许统区保至"
+    "這個們來為國說時會對後過發裡著種經麼學現當沒動還進樣開從無與長機產實體間應戰頭關點業將兩東聲員論處義認條氣題爾電數報給結務場計"
+)
+
+
+@dataclass(slots=True)
+class Reading:
+    """How much a decoded text reads like Chinese: of its letters beyond ASCII, how many are common and frequent."""
+
+    letters: int = 0
+    common: int = 0
+    frequent: int = 0
+
+    def add(self, text: str) -> None:
+        if self.letters < SAMPLE and not text.isascii():
+            letters = [c for c in text if c > "\x7f" and (c.isalpha() or "\ue000" <= c <= "\uf8ff")]
+            self.letters += len(letters)
+            self.common += sum(c in COMMON for c in letters)
+            self.frequent += sum(c in FREQUENT for c in letters)
+
+    @property
+    def score(self) -> float:
+        return (self.common + self.frequent) / max(self.letters, 1)
+
+    @property
+    def chinese(self) -> bool:
+        if self.common < COMMON_SHARE * self.letters:
+            return False
+        return self.letters < SHORT or self.frequent >= FREQUENT_SHARE * self.letters
+
+
+def detect(source: Source) -> str:
+    """The Python codec that decodes every byte of ``source``; reads the file once (UTF-8) to three times.
+
+    Raises:
+        InputError: no codec does, two readings are equally good, or lines are in different encodings.
+    """
+    with source.open() as stream:
+        head = stream.peek(4096)[:4096]
+    for mark, codec in BOMS:
+        if head.startswith(mark):
+            if fault := _decode(source, codec, None):
+                raise InputError(f"{source.name}: begins with the mark of {codec} but {fault}. Save it again as UTF-8.")
+            return codec
+    if head.count(0) > len(head) // 100:
+        raise InputError(
+            f"{source.name}: holds NUL bytes: a binary file, or UTF-16 without its mark. Save it as UTF-8."
+        )
+    fault = _decode(source, "utf-8", None)
+    return "utf-8" if fault is None else _legacy(source, head, fault)
+
+
+def _legacy(source: Source, head: bytes, fault: str) -> str:
+    found = META.search(head) if source.kind == "html" else None
+    label = found.group(1).decode("ascii").lower() if found else ""
+    if label and label not in FAMILY:
+        raise InputError(f"{source.name}: declares the encoding {label}, which ingest does not read. Save it as UTF-8.")
+    _refuse_mixture(source, fault)
+    scores: dict[str, float] = {}
+    for codec in LEGACY:
+        reading = Reading()
+        if _decode(source, codec, reading) is None and reading.chinese:
+            scores[codec] = reading.score
+    if FAMILY.get(label) in scores:
+        return FAMILY[label]
+    best = sorted(scores, key=lambda codec: -scores[codec])
+    if not best:
+        raise InputError(f"{source.name}: not UTF-8 ({fault}), nor Chinese in GB18030 or Big5. Save it again as UTF-8.")
+    if len(best) > 1 and scores[best[0]] - scores[best[1]] < 0.1:
+        raise InputError(f"{source.name}: not UTF-8 ({fault}), and GB18030 and Big5 both fit. Save it again as UTF-8.")
+    return best[0]
+
+
+def _decode(source: Source, codec: str, reading: Reading | None) -> str | None:
+    """Decode the whole file strictly. Returns what is wrong, or None."""
+    decoder = codecs.getincrementaldecoder(codec)("strict")
+    done = 0
+    with source.open() as stream:
+        while True:
+            chunk = stream.read(CHUNK)
+            pending = len(decoder.getstate()[0])
+            try:
+                text = decoder.decode(chunk, final=not chunk)
+            except UnicodeDecodeError as error:
+                return f"byte 0x{error.object[error.start]:02x} at {done - pending + error.start} is not {codec}"
+            if not chunk:
+                return None
+            done += len(chunk)
+            if reading is not None:
+                reading.add(text)
+
+
+def _refuse_mixture(source: Source, fault: str) -> None:
+    """A GB18030 file with some lines of UTF-8 in it decodes strictly, and those lines into nonsense."""
+    with source.open() as stream:
+        number = 0
+        while line := stream.readline(CHUNK):
+            number += 1
+            if line.isascii():
+                continue
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError:
+                continue
+            if sum(c in COMMON for c in text) >= 4:
+                raise InputError(
+                    f"{source.name}: line {number} is UTF-8 but others are not ({fault}). Save it as UTF-8."
+                )
