@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from mindstream_cli.servers import Server, running, settings
+from mindstream_common.claims import ValkeyClaims
 from mindstream_common.store import S3Store
 
 
@@ -44,4 +45,12 @@ def nats_url(environment: dict[str, str]) -> str:
 def store(environment: dict[str, str]) -> Iterator[S3Store]:
     """The object store, in a bucket of this test's own."""
     with contextlib.closing(S3Store.from_environment(environment)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def claims(environment: dict[str, str]) -> Iterator[ValkeyClaims]:
+    """Dedup claims, in a namespace of this test's own."""
+    opened = ValkeyClaims(environment["MINDSTREAM_VALKEY_URL"], f"test-{uuid.uuid4().hex[:16]}")
+    with contextlib.closing(opened):
         yield opened

@@ -1,0 +1,204 @@
+"""Dedup claims: which document was the first with a hash, over all workers and for all time.
+
+A claim is a 16-byte hash and its owner, a document's id. A batch of claims is answered by one atomic function call in
+Valkey (``claims.lua``), never by a pipeline of ``SET key owner NX GET``. For exact hashes the pipeline would do. For
+near duplicates it cannot: a document is compared by several band keys, and between the calls of one document another
+one can take some of them, so that a third, still undecided one hides one of two similar documents from the other and
+both survive. A randomised test found such pairs by the hundred; with one call per batch it finds none. The call's
+arguments therefore already have places for signatures and bands, which this version refuses.
+
+**Asking again.** The answers to a batch are kept for seven days under its name and the hash of its content. A batch
+that is delivered again gets the answers that it got before, whatever happened in between, so the same input gives the
+same output bytes. When they are gone, or the content changed, a hash that the same owner holds is still answered "".
+
+**Giving back.** A scope is the part of a batch's name before the first ``/``: the shard whose documents are claimed.
+What a scope takes is remembered until :meth:`~ScopedClaims.settle`, which is called when the shard's manifest is
+stored: from then on its claims stand for ever. A shard that ends in the dead letters is released instead: exactly the
+hashes that it took and still holds become free, and its answers are forgotten, so that a retry asks afresh. Documents
+of other shards that were dropped in between name the dead shard's documents in ``duplicate_of``; the drop ledger has
+their text. Both calls can be repeated, and either may come without the other.
+
+**Memory.** Claims have no expiry (30 bytes more per key and twice the CPU): start a new namespace instead. A namespace
+is the pipeline and everything whose change would end all matches: normalisation, hash, versions. Its name is the hash
+tag of every key, so one namespace lives on one node of a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import valkey
+from valkey import exceptions as errors
+from valkey.backoff import NoBackoff
+from valkey.retry import Retry
+
+from mindstream_common.errors import ConfigError, Transient
+from mindstream_common.stage import Claims
+
+KEY_BYTES = 16
+ANSWERS_KEPT = 7 * 24 * 3600  # seconds
+LIBRARY = Path(__file__).with_name("claims.lua")
+# What a server says while it starts, fails over, has no memory or no disk: the same call may succeed later.
+LATER = (errors.OutOfMemoryError, errors.ReadOnlyError, errors.ClusterDownError, errors.TryAgainError)
+LATER_WORDS = ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY")
+
+
+class ScopedClaims(Claims, Protocol):
+    """What a stage asks, and what the runner says about it afterwards."""
+
+    def settle(self, scope: str) -> None:
+        """The shard is stored: its claims stand. Nothing happens when it is unknown or was settled before."""
+        ...
+
+    def release(self, scope: str) -> int:
+        """The shard is dead: give back the claims that it took and still holds. Returns how many; 0 after settle."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class ValkeyClaims:
+    """Claims in Valkey (or anything that speaks its protocol and has functions).
+
+    Every method may raise ``Transient`` (no connection, time-out, starting, out of memory) and ``ConfigError`` (wrong
+    password, or a user without the right to call functions). Nothing is connected before the first call.
+    """
+
+    def __init__(self, url: str, namespace: str) -> None:
+        """``url`` is ``valkey://[user][:password]@host:port/db``. Raises ConfigError when it is something else."""
+        self._tag = tag(namespace)
+        # A connection that broke, say by a restart of the server, is made anew at once: calls can be repeated.
+        retry = Retry(NoBackoff(), 1)
+        try:
+            self._client = valkey.Valkey.from_url(url, socket_timeout=30, socket_connect_timeout=10, retry=retry)
+        except ValueError as error:
+            raise ConfigError(f"MINDSTREAM_VALKEY_URL must be valkey://[:password@]host:port/0: {error}") from error
+        options = self._client.connection_pool.connection_kwargs
+        self._where = f"{options.get('host')}:{options.get('port')}"
+        self._loaded = False
+
+    def claim(self, batch: str, keys: Sequence[bytes], owners: Sequence[str]) -> list[str]:
+        """See :meth:`mindstream_common.stage.Claims.claim`. Raises ValueError when keys and owners do not fit."""
+        answers = answer_name(batch, keys, owners)
+        arguments: list[str | bytes | int] = [scope_of(batch), answers, ANSWERS_KEPT, 0, 0, 0]
+        for key, owner in zip(keys, owners, strict=True):
+            arguments += [owner, key]
+        return [answer.decode() for answer in self._call("claim", *arguments)]
+
+    def settle(self, scope: str) -> None:
+        self._call("settle", scope)
+
+    def release(self, scope: str) -> int:
+        return int(self._call("release", scope))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _call(self, function: str, *arguments: str | bytes | int) -> Any:
+        with self._errors():
+            if not self._loaded:
+                self._load()
+            try:
+                return self._client.fcall(f"mindstream_{function}_v1", 1, self._tag, *arguments)
+            except errors.ResponseError as error:
+                if "Function not found" not in str(error):
+                    raise
+            # Functions are kept on disk and in replicas; this server was emptied, or replaced by a new one.
+            self._load()
+            return self._client.fcall(f"mindstream_{function}_v1", 1, self._tag, *arguments)
+
+    def _load(self) -> None:
+        self._client.function_load(LIBRARY.read_text(encoding="utf-8"), replace=True)
+        self._loaded = True
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (errors.AuthenticationError, errors.NoPermissionError) as error:
+            raise ConfigError(
+                f"Valkey at {self._where} refuses us: {error}. Set the user and password in MINDSTREAM_VALKEY_URL; "
+                "the user needs FCALL, FUNCTION LOAD and the namespace's keys."
+            ) from error
+        except (errors.ConnectionError, errors.TimeoutError) as error:
+            raise Transient(f"Valkey at {self._where} does not answer: {error}") from error
+        except errors.ValkeyError as error:
+            message = str(error)
+            if isinstance(error, LATER) or message.startswith(LATER_WORDS):
+                raise Transient(f"Valkey at {self._where} cannot take claims now: {message}") from error
+            raise
+
+
+class MemoryClaims:
+    """The same in dictionaries, for tests."""
+
+    def __init__(self) -> None:
+        self.owners: dict[bytes, str] = {}
+        self._answers: dict[str, list[str]] = {}
+        self._taken: dict[str, dict[bytes, str]] = {}
+        self._asked: dict[str, set[str]] = {}
+        self._lock = threading.Lock()
+
+    def claim(self, batch: str, keys: Sequence[bytes], owners: Sequence[str]) -> list[str]:
+        name, scope = answer_name(batch, keys, owners), scope_of(batch)
+        with self._lock:
+            if name not in self._answers:
+                self._answers[name] = [self._take(scope, *pair) for pair in zip(keys, owners, strict=True)]
+                self._asked.setdefault(scope, set()).add(name)
+            return list(self._answers[name])
+
+    def _take(self, scope: str, key: bytes, owner: str) -> str:
+        if key not in self.owners:
+            self.owners[key] = owner
+            self._taken.setdefault(scope, {})[key] = owner
+        return "" if self.owners[key] == owner else self.owners[key]
+
+    def settle(self, scope: str) -> None:
+        with self._lock:
+            self._taken.pop(scope, None)
+            self._asked.pop(scope, None)
+
+    def release(self, scope: str) -> int:
+        with self._lock:
+            for name in self._asked.pop(scope, ()):
+                del self._answers[name]
+            taken = self._taken.pop(scope, {})
+            held = [key for key, owner in taken.items() if self.owners.get(key) == owner]
+            for key in held:
+                del self.owners[key]
+            return len(held)
+
+    def close(self) -> None:
+        pass
+
+
+def tag(namespace: str) -> str:
+    """The namespace as the hash tag with which every key begins. Raises ConfigError when it cannot be one."""
+    if not namespace or set("{}") & set(namespace):
+        raise ConfigError(f"the claims' namespace is {namespace!r}; it must not be empty or hold braces.")
+    return "{" + namespace + "}"
+
+
+def scope_of(batch: str) -> str:
+    """The shard that a batch belongs to: ``<shard>/<first row>`` → ``<shard>``."""
+    return batch.split("/", 1)[0]
+
+
+def answer_name(batch: str, keys: Sequence[bytes], owners: Sequence[str]) -> str:
+    """``<batch>:<hash of its content>``. Raises ValueError when the content is not one owner per 16-byte key."""
+    if len(keys) != len(owners):
+        raise ValueError(f"batch {batch}: {len(keys)} keys but {len(owners)} owners")
+    digest = hashlib.sha256()
+    for row, (key, owner) in enumerate(zip(keys, owners, strict=True)):
+        if len(key) != KEY_BYTES or not owner:
+            raise ValueError(f"batch {batch}, row {row}: key {key!r} has {len(key)} bytes of 16, owner is {owner!r}")
+        name = owner.encode()
+        digest.update(key + len(name).to_bytes(4, "big") + name)
+    return f"{batch}:{digest.hexdigest()[:32]}"
