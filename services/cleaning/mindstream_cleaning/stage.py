@@ -16,7 +16,7 @@ from mindstream_cleaning import duplicates, mojibake, reasons, text
 from mindstream_cleaning.config import CleaningConfig
 
 ALGORITHM = "1"  # raised when the same documents would give other texts
-DECLARATION = Declaration(name="cleaning", takes=RawShard, makes=CleanShard)
+DECLARATION = Declaration(name="cleaning", takes=RawShard, makes=CleanShard, claims=True)
 
 
 class CleaningStage:

@@ -59,7 +59,7 @@ def _jsonl(text: io.TextIOWrapper, names: tuple[str, ...], longest: int) -> Iter
             continue
         if line is None:
             return
-        line = line.strip(" \t\r\n")
+        line = line.strip(" \t\r\n\ufeff")
         if line:
             yield _json(line, names, str(lines.number))
 

@@ -16,7 +16,7 @@ from mindstream_ingest.config import IngestConfig
 Kind = Literal["txt", "jsonl", "html", "csv"]
 KINDS: dict[str, Kind] = {".txt": "txt", ".jsonl": "jsonl", ".html": "html", ".htm": "html", ".csv": "csv"}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
-SMALL = 1_000_000  # below this many bytes no ratio is suspicious
+SMALL = 64_000_000  # below this many bytes no ratio is suspicious
 
 
 @dataclass(frozen=True, slots=True)

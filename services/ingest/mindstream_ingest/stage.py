@@ -17,7 +17,7 @@ from mindstream_ingest.shard import OpenShard
 from mindstream_ingest.source import Source, source
 
 ALGORITHM = "1"  # raised when the same files would give other bytes
-DECLARATION = Declaration(name="ingest", takes=FileBundle, makes=RawShard)
+DECLARATION = Declaration(name="ingest", takes=FileBundle, makes=RawShard, claims=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 from mindstream_common.errors import Poison
 from mindstream_common.events import RowGroup, Split
@@ -36,25 +37,32 @@ def read(path: Path, shard: str, vocab_size: int) -> list[Row]:
     Raises:
         Poison: an id is not in the vocabulary (with shard, row and id), or a row does not fit its length.
     """
-    columns = pq.read_table(path).to_pydict()
-    little = np.dtype(dtype_of(vocab_size)).newbyteorder("<")
-    rows = []
-    for number, (document, split, length, tokens) in enumerate(
-        zip(columns["document"], columns["split"], columns["length"], columns["tokens"], strict=True)
-    ):
-        ids = np.array(tokens, np.int64)
-        wrong = ids[(ids < 0) | (ids >= vocab_size)]
-        if len(wrong):
-            raise Poison(
-                f"shard {shard}, row {number}: token id {wrong[0]} where the vocabulary has {vocab_size} entries. "
-                "It was made with another vocabulary: tokenize the clean shard again."
-            )
-        if not 0 < len(ids) <= length:
-            raise Poison(f"shard {shard}, row {number}: {len(ids)} tokens in a row of length {length}")
-        rows.append(
-            Row(document=document, split=split, length=length, count=len(ids), tokens=ids.astype(little).tobytes())
-        )
+    table = pq.read_table(path).combine_chunks()
+    lists = table["tokens"].combine_chunks()
+    ids = lists.flatten().to_numpy()
+    ends = np.cumsum(lists.value_lengths().to_numpy())
+    _check_ids(ids, ends, shard, vocab_size)
+    data = ids.astype(np.dtype(dtype_of(vocab_size)).newbyteorder("<"))
+    rows: list[Row] = []
+    names, splits, lengths = (table[name].to_pylist() for name in ("document", "split", "length"))
+    begin = 0
+    for document, split, length, end in zip(names, splits, lengths, ends.tolist(), strict=True):
+        if not 2 < end - begin <= length:
+            raise Poison(f"shard {shard}, row {len(rows)}: {end - begin} tokens in a row of length {length}")
+        tokens = data[begin:end].tobytes()
+        rows.append(Row(document=document, split=split, length=length, count=end - begin, tokens=tokens))
+        begin = end
     return rows
+
+
+def _check_ids(ids: npt.NDArray[Any], ends: npt.NDArray[Any], shard: str, vocab_size: int) -> None:
+    wrong = np.flatnonzero((ids < 0) | (ids >= vocab_size))
+    if len(wrong):
+        row = int(np.searchsorted(ends, wrong[0], side="right"))
+        raise Poison(
+            f"shard {shard}, row {row}: token id {ids[wrong[0]]} where the vocabulary has {vocab_size} entries. "
+            "It was made with another vocabulary: tokenize the clean shard again."
+        )
 
 
 def group(rows: Sequence[Row]) -> tuple[list[Row], tuple[RowGroup, ...]]:
