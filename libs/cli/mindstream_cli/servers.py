@@ -30,8 +30,7 @@ import msgspec
 import urllib3
 import valkey
 from mindstream_common.errors import ConfigError, MindStreamError
-from minio import Minio
-from minio.error import MinioException
+from mindstream_common.store import NotFound, S3Store
 
 BUCKET = "mindstream"
 REGION = "us-east-1"
@@ -65,7 +64,7 @@ class Server:
     ready: Callable[[], bool]
     log: Path
     folder: Path
-    env: Mapping[str, str] = field(default_factory=dict)  # added to this process's environment
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # added to this process's environment
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _log_start: int = field(default=0, init=False)
 
@@ -331,7 +330,7 @@ jetstream {{ store_dir: {quoted(folder / "data")}, max_memory_store: 256MB, max_
 
 
 def weed_server(state: Path, saved: Saved) -> Server:
-    """SeaweedFS as an S3 store; ready when our key is accepted and the bucket is there."""
+    """SeaweedFS as an S3 store; ready when our key is accepted, the bucket is there, and objects are read and written."""
     folder, ports = state / "weed", saved.ports
     argv = [
         program("weed"), "-logtostderr=true", "mini", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
@@ -344,19 +343,19 @@ def weed_server(state: Path, saved: Saved) -> Server:
     (folder / "data").mkdir(exist_ok=True)
 
     def ready() -> bool:
-        pool = urllib3.PoolManager(timeout=urllib3.Timeout(5), retries=False)
-        endpoint = f"127.0.0.1:{ports['s3']}"
-        client = Minio(
-            endpoint, saved.s3_access_key, saved.s3_secret_key, secure=False, region=REGION, http_client=pool
+        store = S3Store(
+            endpoint=f"http://127.0.0.1:{ports['s3']}",
+            access_key=saved.s3_access_key,
+            secret_key=saved.s3_secret_key,
+            bucket=BUCKET,
+            region=REGION,
         )
-        try:
-            if BUCKET not in {bucket.name for bucket in client.list_buckets()}:
-                client.make_bucket(BUCKET)
+        # S3 answers before the volumes are known again, and then reads fail: read what an earlier start wrote.
+        with contextlib.closing(store):
+            with contextlib.suppress(NotFound):
+                store.get_bytes(".ready")
+            store.put_bytes(".ready", b"ready")
             return True
-        except (MinioException, urllib3.exceptions.HTTPError) as error:
-            raise ServerFailed(f"S3 answers: {error}") from error
-        finally:
-            pool.clear()
 
     return Server(name="weed", argv=argv, env=env, ready=ready, log=state / "logs" / "weed.log", folder=folder)
 

@@ -203,7 +203,9 @@ class NatsBus:
         wanted = subject or f"{stream.subject}.>"
         while True:
             try:
-                found = await _call(self._stream.get_msg(stream.name, seq=after + 1, subject=wanted, direct=True, next=True))
+                found = await _call(
+                    self._stream.get_msg(stream.name, seq=after + 1, subject=wanted, direct=True, next=True)
+                )
             except _Missing:
                 return
             yield Record(seq=found.seq, subject=found.subject, data=found.data or b"")
@@ -222,6 +224,14 @@ class NatsBus:
             await _call(self._stream.delete_msg(stream.name, seq))
         except (_Missing, _Refused):
             return
+
+    async def waiting(self, stream: str, durable: str) -> Waiting:
+        """How much lies in the queue of a durable consumer; nothing when there is none yet."""
+        try:
+            info = await _call(self._stream.consumer_info(stream, durable))
+        except _Missing:
+            return Waiting(pending=0, working=0)
+        return Waiting(pending=info.num_pending or 0, working=info.num_ack_pending or 0)
 
     async def close(self) -> None:
         """Close the connection."""

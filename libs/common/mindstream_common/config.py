@@ -42,11 +42,44 @@ def load(path: str | Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{path} holds a {type(data).__name__}; a run's file is a mapping of sections: {', '.join(SECTIONS)}")
+        raise ConfigError(
+            f"{path} holds a {type(data).__name__}; a run's file is a mapping of sections: {', '.join(SECTIONS)}"
+        )
+    check_sections(data, path)
+    return absolute_paths(data, path.parent)
+
+
+def check_sections(data: dict[str, Any], source: str | Path) -> None:
+    """Raises ConfigError when a section does not exist."""
     for name in data:
         if name not in SECTIONS:
-            raise ConfigError(f"{path}: unknown section {name!r}{near(str(name), SECTIONS)}. Sections are: {', '.join(SECTIONS)}.")
+            raise ConfigError(
+                f"{source}: unknown section {name!r}{near(str(name), SECTIONS)}. Sections are: {', '.join(SECTIONS)}."
+            )
+
+
+def absolute_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Paths of section ``base`` are relative to the folder of the run's file."""
+    base = data.get("base")
+    if isinstance(base, dict):
+        data["base"] = base | {
+            key: str((folder / value).absolute())
+            for key, value in base.items()
+            if key in ("vocab", "config", "weights") and isinstance(value, str)
+        }
     return data
+
+
+def vocabulary(data: dict[str, Any], source: str | Path) -> Path:
+    """``base.vocab``, the file that tokenizer and trainer share. Raises ConfigError when it is not set or not there."""
+    found = (data.get("base") or {}).get("vocab")
+    if not isinstance(found, str):
+        raise ConfigError(
+            f"{source}: base.vocab is not set. Name the vocab.txt of the base model: --set base.vocab=FILE"
+        )
+    if not Path(found).is_file():
+        raise ConfigError(f"{source}: base.vocab is {found}, and there is no such file.")
+    return Path(found)
 
 
 def section(data: dict[str, Any], name: str, type: type[S], source: str | Path = "the run's file") -> S:

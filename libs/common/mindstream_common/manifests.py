@@ -23,7 +23,9 @@ class DeadFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     error: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="manifest.v1"):
+class Manifest(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="manifest.v1"
+):
     """One output shard of one input event. ``last`` marks the last part that the input gave."""
 
     stage: str

@@ -20,17 +20,23 @@ from mindstream_common.stage import Counts
 
 DOCUMENTS_IN = Counter("mindstream_documents_in_total", "Documents that a stage has read", ["stage", "domain"])
 DOCUMENTS_OUT = Counter("mindstream_documents_out_total", "Documents that a stage has passed on", ["stage", "domain"])
-DOCUMENTS_DROPPED = Counter("mindstream_documents_dropped_total", "Documents that a stage has dropped", ["stage", "domain", "reason"])
+DOCUMENTS_DROPPED = Counter(
+    "mindstream_documents_dropped_total", "Documents that a stage has dropped", ["stage", "domain", "reason"]
+)
 BYTES_IN = Counter("mindstream_bytes_in_total", "Bytes of UTF-8 text that a stage has read", ["stage", "domain"])
 BYTES_OUT = Counter("mindstream_bytes_out_total", "Bytes of UTF-8 text that a stage has passed on", ["stage", "domain"])
-SHARDS = Counter("mindstream_shards_total", "Events by how they ended: done, repeated, retried, dead", ["stage", "outcome"])
+SHARDS = Counter(
+    "mindstream_shards_total", "Events by how they ended: done, repeated, retried, dead", ["stage", "outcome"]
+)
 SHARD_SECONDS = Histogram(
     "mindstream_shard_seconds", "Seconds from the delivery of an event to its ack", ["stage"],
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
 )  # fmt: skip
 WAITING_SHARDS = Gauge("mindstream_waiting_shards", "Events in the stage's queue that nobody works on yet", ["stage"])
 WORKING_SHARDS = Gauge("mindstream_working_shards", "Events that are being worked on", ["stage"])
-BACK_PRESSURE = Counter("mindstream_back_pressure_total", "Publishes that the next stage's full stream turned away", ["stage"])
+BACK_PRESSURE = Counter(
+    "mindstream_back_pressure_total", "Publishes that the next stage's full stream turned away", ["stage"]
+)
 BUS_CONNECTED = Gauge("mindstream_bus_connected", "1 while the bus is reachable", ["stage"])
 
 OUTCOMES = ("done", "repeated", "retried", "dead")
@@ -76,12 +82,18 @@ def serve(*, host: str, port: int, ready: Callable[[], str]) -> int:
         return JSONResponse({"status": reason or "ready"}, status_code=503 if reason else 200)
 
     app = Starlette(
-        routes=[Route("/healthz", healthz), Route("/readyz", readyz), Mount("/metrics", make_asgi_app(disable_compression=True))]
+        routes=[
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Mount("/metrics", make_asgi_app(disable_compression=True)),
+        ]
     )
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
     socket = config.bind_socket()
     taken = int(socket.getsockname()[1])
-    thread = threading.Thread(target=uvicorn.Server(config).run, kwargs={"sockets": [socket]}, daemon=True, name="metrics")
+    thread = threading.Thread(
+        target=uvicorn.Server(config).run, kwargs={"sockets": [socket]}, daemon=True, name="metrics"
+    )
     thread.start()
     logs.get().info("metrics", port=taken)
     return taken

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mindstream_common import bus, config, logs, metrics, settings
-from mindstream_common.errors import MindStreamError
+from mindstream_common.errors import MindStreamError, Transient
 from mindstream_common.runner import PipelineConfig, Runner
 from mindstream_common.settings import Settings
 from mindstream_common.stage import Declaration
@@ -84,7 +84,7 @@ async def ensure_streams(connection: bus.Bus, pipeline: PipelineConfig) -> None:
     while True:
         try:
             return await connection.ensure(queue_events=pipeline.queue_events)
-        except bus.Transient as error:
+        except Transient as error:
             logs.get().warning("waiting for the bus", error=str(error))
             await asyncio.sleep(0.5)
 

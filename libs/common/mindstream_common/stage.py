@@ -14,9 +14,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from mindstream_common.events import Event, FileBundle
+from mindstream_common.events import Event, FileBundle, Shard
 
-E = TypeVar("E", bound=Event, contravariant=True)
+E = TypeVar("E", bound=Event)
 
 
 class Counts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -108,5 +108,5 @@ class Declaration:
 
     name: str  # ingest, cleaning, tokenizer, writer
     takes: type[Event]
-    makes: type[Event]
+    makes: type[Shard]
     claims: bool = False  # whether ``work.claims`` is used: others need no Valkey

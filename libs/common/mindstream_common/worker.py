@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 import pyarrow as pa
@@ -69,7 +69,9 @@ class Died(Exception):
 class Worker:
     """The parent's side: start the process, give it an event, read what it says."""
 
-    def __init__(self, declaration: Declaration, factory: Factory, settings: Settings, namespace: str, scratch: Path) -> None:
+    def __init__(
+        self, declaration: Declaration, factory: Factory, settings: Settings, namespace: str, scratch: Path
+    ) -> None:
         self._arguments = (declaration, factory, settings, namespace, scratch)
         self._name = declaration.name
         self._process: Any = None
@@ -80,7 +82,9 @@ class Worker:
         self.kill()
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        self._process = context.Process(target=main, args=(theirs, *self._arguments), name=f"{self._name}-worker", daemon=True)
+        self._process = context.Process(
+            target=main, args=(theirs, *self._arguments), name=f"{self._name}-worker", daemon=True
+        )
         self._process.start()
         theirs.close()
         self._connection = ours
@@ -137,7 +141,12 @@ class Worker:
 
 
 def main(
-    connection: Connection, declaration: Declaration, factory: Factory, settings: Settings, namespace: str, scratch: Path
+    connection: Connection,
+    declaration: Declaration,
+    factory: Factory,
+    settings: Settings,
+    namespace: str,
+    scratch: Path,
 ) -> None:
     """What runs in the process."""
     die_with_parent()
@@ -190,7 +199,9 @@ def _words(error: Exception) -> str:
 class Workshop:
     """From an event to stored shards: everything of the order of effects that is not the bus's."""
 
-    def __init__(self, declaration: Declaration, stage: Stage[Any], store: Store, claims: Claims | None, scratch: Path) -> None:
+    def __init__(
+        self, declaration: Declaration, stage: Stage[Any], store: Store, claims: Claims | None, scratch: Path
+    ) -> None:
         self._declaration = declaration
         self._stage = stage
         self._store = store
@@ -200,8 +211,14 @@ class Workshop:
     def work(self, event: StageEvent) -> Iterator[Stored]:
         """Yield each part as soon as its manifest is stored."""
         if not isinstance(event, self._declaration.takes):
-            raise Poison(f"{self._declaration.name} takes {self._declaration.takes.__name__}, this is a {type(event).__name__}")
-        known = list(manifests.parts(self._store, self._declaration.name, self._declaration.makes, event, self._stage.configuration))
+            raise Poison(
+                f"{self._declaration.name} takes {self._declaration.takes.__name__}, this is a {type(event).__name__}"
+            )
+        known = list(
+            manifests.parts(
+                self._store, self._declaration.name, self._declaration.makes, event, self._stage.configuration
+            )
+        )
         for manifest in known:
             yield Stored(manifest, repeated=True)
         if not (known and known[-1].last):
@@ -238,7 +255,7 @@ class Workshop:
             self._store.put_file(shard_key(declaration.makes, event.domain, id, suffix), path)
             for suffix, path in product.files.items()
         )
-        made: Any = declaration.makes(
+        made = cast(Any, declaration.makes)(
             id=id,
             domain=event.domain,
             objects=objects,

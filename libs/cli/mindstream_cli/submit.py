@@ -1,0 +1,98 @@
+"""``mindstream submit``: files to ingest, with progress."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import msgspec
+from mindstream_common.errors import ConfigError, InputError
+from mindstream_common.events import Domain
+from mindstream_ingest import submit as ingest
+from mindstream_ingest.watch import Watcher
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from mindstream_cli.connection import Connection, connect
+
+
+def check_domain(domain: str) -> str:
+    """Raises ConfigError when it cannot be a domain's name."""
+    try:
+        return msgspec.convert(domain, Domain)
+    except msgspec.ValidationError:
+        raise ConfigError(
+            f"--domain {domain!r}: a domain is a short name of a-z, 0-9, - and _, such as finance or medical-qa."
+        ) from None
+
+
+def run(paths: list[Path], domain: str, fields: tuple[str, ...], watch: bool, state: Path, console: Console) -> None:
+    """Submit once, or keep watching until Ctrl-C."""
+    check_domain(domain)
+    if watch:
+        asyncio.run(_watch(paths, domain, fields, state, console))
+    else:
+        asyncio.run(_once(paths, domain, fields, state, console))
+
+
+async def _once(paths: list[Path], domain: str, fields: tuple[str, ...], state: Path, console: Console) -> None:
+    found, left = ingest.find(paths)
+    if not found:
+        raise InputError(f"nothing to read in {', '.join(map(str, paths))}. Ingest reads {ingest.kinds()}.")
+    async with connect(state) as connection:
+        await hand_over(connection, found, domain, fields, console)
+    names_left(left, console)
+    console.print("See what becomes of them: mindstream status · mindstream audit --wait 60")
+
+
+async def hand_over(
+    connection: Connection, files: list[ingest.Found], domain: str, fields: tuple[str, ...], console: Console
+) -> None:
+    """Submit files with a progress bar, and say what was taken."""
+    columns = (TextColumn("submitting"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    total = sum(file.size for file in files)
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("submitting", total=total)
+        submitted = [
+            bundle
+            async for bundle in ingest.submit(
+                files,
+                domain=domain,
+                text_fields=fields,
+                store=connection.store,
+                bus=connection.bus,
+                progress=lambda file: progress.advance(task, file.size),
+            )
+        ]
+    console.print(
+        f"{len(files)} files ({total / 1e6:.1f} MB) are with ingest as domain {domain!r} "
+        f"({len(submitted)} bundle{'s' if len(submitted) != 1 else ''}).",
+        highlight=False,
+    )
+
+
+def names_left(left: list[Path], console: Console) -> None:
+    """Say which files were left out."""
+    if left:
+        shown = ", ".join(str(path) for path in left[:5])
+        more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+        console.print(f"Left out, because ingest reads {ingest.kinds()}: {shown}{more}", highlight=False)
+
+
+async def _watch(paths: list[Path], domain: str, fields: tuple[str, ...], state: Path, console: Console) -> None:
+    for path in paths:
+        if not path.exists():
+            raise InputError(f"{path} does not exist.")
+    watcher = Watcher(paths)
+    told: set[Path] = set()
+    console.print(f"Watching {', '.join(map(str, paths))}; a file is taken when it has stopped growing. Ctrl-C ends.")
+    async with connect(state) as connection:
+        while True:
+            ready = watcher.look(time.monotonic())
+            if ready:
+                await hand_over(connection, ready, domain, fields, console)
+                watcher.take(ready)
+            names_left(sorted(watcher.left - told), console)
+            told |= watcher.left
+            await asyncio.sleep(1.0)

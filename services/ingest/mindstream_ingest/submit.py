@@ -1,0 +1,163 @@
+"""Hand files over to ingest: bytes into the store first, then the event that says so. From there on nothing is lost.
+
+Files are bundled, so that ten thousand small ones are not ten thousand shards. A bundle's id is derived from the files'
+content and names: submitting the same files again is the same bundle, and ingest takes a file's content once anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindstream_common.bus import Bus
+from mindstream_common.errors import InputError, Transient
+from mindstream_common.events import FileBundle, Object, SourceFile, encode
+from mindstream_common.ids import sha256_file, shard_id
+from mindstream_common.store import Store
+from mindstream_common.topology import subject_of
+
+from mindstream_ingest.source import COMPRESSIONS, KINDS
+
+BUNDLE_FILES = 200
+BUNDLE_BYTES = 32_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file to submit: its path, and the name that it is known by (its path below the folder that was given)."""
+
+    path: Path
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A bundle that is with ingest now."""
+
+    files: int
+    bytes: int
+    bundle: str
+
+
+def find(paths: Iterable[Path]) -> tuple[list[Found], list[Path]]:
+    """Files to submit in a stable order, and those that are left out because of their names.
+
+    Folders are searched through; hidden files are passed over.
+
+    Raises:
+        InputError: a path does not exist, or a file that was named itself is of an unknown kind.
+    """
+    found: list[Found] = []
+    left: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            for inner in sorted(path.rglob("*")):
+                if not inner.is_file() or any(part.startswith(".") for part in inner.relative_to(path).parts):
+                    continue
+                if readable(inner):
+                    name = str(Path(path.resolve().name) / inner.relative_to(path))
+                    found.append(Found(inner, name, inner.stat().st_size))
+                else:
+                    left.append(inner)
+        elif not path.exists():
+            raise InputError(f"{path} does not exist. Give a file or a folder of {kinds()}.")
+        elif not readable(path):
+            raise InputError(f"{path}: files of this kind are not read. Ingest reads {kinds()}.")
+        else:
+            found.append(Found(path, path.name, path.stat().st_size))
+    return found, left
+
+
+def readable(path: Path) -> bool:
+    """Whether the name says that ingest reads it."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        suffixes.pop()
+    return bool(suffixes) and suffixes[-1] in KINDS
+
+
+def kinds() -> str:
+    """What ingest reads, in words."""
+    return f"{', '.join(KINDS)}, each also as {' or '.join(COMPRESSIONS)}"
+
+
+async def submit(
+    files: Sequence[Found],
+    *,
+    domain: str,
+    text_fields: tuple[str, ...],
+    store: Store,
+    bus: Bus,
+    patience: float = 60.0,
+    progress: Callable[[Found], None] = lambda _: None,
+) -> AsyncIterator[Submitted]:
+    """Upload and announce; yields each bundle when ingest has it.
+
+    Raises:
+        Transient: store or bus are away for longer than ``patience`` seconds. Submitting again is safe.
+        InputError: a file changed while it was read.
+    """
+    for bundle in _bundles(files):
+        objects = []
+        for file in bundle:
+            objects.append(await asyncio.to_thread(_upload, file, domain, store))
+            progress(file)
+        event = FileBundle(
+            id=_bundle_id(domain, text_fields, bundle, objects),
+            domain=domain,
+            objects=tuple(objects),
+            created=time.time(),
+            files=tuple(SourceFile(name=file.name, text_fields=text_fields) for file in bundle),
+        )
+        await _announce(bus, event, patience)
+        yield Submitted(files=len(bundle), bytes=sum(file.size for file in bundle), bundle=event.id)
+
+
+def _bundles(files: Sequence[Found]) -> Iterator[list[Found]]:
+    bundle: list[Found] = []
+    size = 0
+    for file in files:
+        if bundle and (len(bundle) == BUNDLE_FILES or size + file.size > BUNDLE_BYTES):
+            yield bundle
+            bundle, size = [], 0
+        bundle.append(file)
+        size += file.size
+    if bundle:
+        yield bundle
+
+
+def _upload(file: Found, domain: str, store: Store) -> Object:
+    """Store a file under its content's hash, unless it lies there already."""
+    try:
+        sha256 = sha256_file(file.path)
+        key = f"files/{domain}/{sha256}{''.join(file.path.suffixes[-2:]).lower()}"
+        if store.exists(key):
+            return Object(key=key, size=file.size, sha256=sha256)
+        stored = store.put_file(key, file.path)
+    except OSError as error:
+        raise InputError(f"{file.path} cannot be read: {error}") from error
+    if stored.sha256 != sha256:
+        store.delete(key)
+        raise InputError(f"{file.path} changed while it was read. Submit it again when nobody writes to it.")
+    return stored
+
+
+def _bundle_id(domain: str, fields: tuple[str, ...], files: Sequence[Found], objects: Sequence[Object]) -> str:
+    parts = [f"{file.name}\n{object.sha256}" for file, object in zip(files, objects, strict=True)]
+    return shard_id("submit", (domain, *fields, *parts), "1")
+
+
+async def _announce(bus: Bus, event: FileBundle, patience: float) -> None:
+    until = time.monotonic() + patience
+    while True:
+        try:
+            await bus.publish(subject_of(event), encode(event), id=f"files:{event.id}")
+            return
+        except Transient as error:
+            if time.monotonic() > until:
+                raise Transient(f"{error} (waited {patience:.0f} s). Submitting again later is safe.") from error
+            await asyncio.sleep(0.5)

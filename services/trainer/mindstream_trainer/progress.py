@@ -1,0 +1,83 @@
+"""What a run has done so far, for people and ``status``: ``progress.json`` and one line per update in ``steps.jsonl``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from mindstream_trainer.report import Stepped
+from mindstream_trainer.rundir import write_whole
+
+
+class Progress(msgspec.Struct, kw_only=True):
+    """``progress.json``. ``state``: starting, compiling, training, waiting, finished, stopped, incident, failed."""
+
+    run: str
+    state: str = "starting"
+    step: int = 0
+    steps: int | None = None
+    window: int = 0
+    windows: int = 0
+    loss: float | None = None
+    learning_rate: float = 0.0
+    grad_norm: float | None = None
+    tokens_per_second: float = 0.0
+    tokens: int = 0
+    rows: int = 0
+    train_seconds: float = 0.0
+    data_wait_seconds: float = 0.0
+    checkpoint_step: int = 0
+    checkpoint: str = ""  # key in the store
+    local_checkpoint: str = ""
+    restarts: int = 0
+    message: str = ""
+    at: float = 0.0
+
+
+class ProgressFile:
+    """Writes both files. ``progress.json`` at most five times a second, and whenever the state changes."""
+
+    def __init__(self, run_dir: Path, progress: Progress) -> None:
+        self.progress = progress
+        self._path = run_dir / "progress.json"
+        self._steps: IO[bytes] = (run_dir / "steps.jsonl").open("ab", buffering=0)
+        self._written = 0.0
+
+    def stepped(self, step: Stepped) -> None:
+        """Take in an update."""
+        progress = self.progress
+        progress.state = "training"
+        progress.step, progress.window = step.step, step.window
+        progress.loss, progress.grad_norm, progress.learning_rate = step.loss, step.grad_norm, step.learning_rate
+        seconds = step.seconds + step.data_wait_seconds
+        speed = step.tokens / max(seconds, 1e-9)
+        progress.tokens_per_second = speed if not progress.tokens else 0.9 * progress.tokens_per_second + 0.1 * speed
+        progress.tokens += step.tokens
+        progress.rows += step.rows
+        progress.train_seconds += step.seconds
+        progress.data_wait_seconds += step.data_wait_seconds
+        self._steps.write(msgspec.json.encode(step) + b"\n")
+        if time.monotonic() - self._written > 0.2:
+            self.write()
+
+    def write(self) -> None:
+        """Write ``progress.json`` now."""
+        self.progress.at = time.time()
+        write_whole(self._path, msgspec.json.format(msgspec.json.encode(self.progress)))
+        self._written = time.monotonic()
+
+    def close(self) -> None:
+        """Write for the last time."""
+        self.write()
+        self._steps.close()
+
+
+def read(run_dir: Path) -> Progress | None:
+    """The progress of the run in ``run_dir``, or None when there is none."""
+    try:
+        return msgspec.json.decode((run_dir / "progress.json").read_bytes(), type=Progress)
+    except (OSError, msgspec.MsgspecError):
+        return None

@@ -1,0 +1,356 @@
+"""The trainer's service: planner, downloads, uploads and metrics around a rank that does nothing but train.
+
+The rank is a process of its own, so a crash of one is seen, explained and mended by the other. The service plans
+windows (:mod:`planner`) into the journal, brings their shards to this machine, and writes a window's file when all of
+it is there; it stores the checkpoints that the rank has written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mindstream_common import logs
+from mindstream_common.bus import Bus
+from mindstream_common.errors import ConfigError, Fenced, MindStreamError, Transient
+from mindstream_common.events import CarriedRows, CatalogShard, Window, decode
+from mindstream_common.store import Store
+from mindstream_common.topology import CATALOG
+
+from mindstream_trainer import checkpoint, journal, plan, progress, report, training_metrics, uploads
+from mindstream_trainer.config import ModelConfig, TrainerConfig
+from mindstream_trainer.journal import Journal
+from mindstream_trainer.planner import Planner
+from mindstream_trainer.rank_process import NON_FINITE, RankProcess
+from mindstream_trainer.rundir import RunDir, RunFile, WindowFile
+from mindstream_trainer.shards import Shards
+from mindstream_trainer.uploads import Uploads
+
+AHEAD = 2  # windows that are planned and brought here before the rank needs them
+STOP_SECONDS = 60.0  # for the update in hand and its checkpoint
+
+
+class Service:
+    """Trains one run. :meth:`run` returns the exit code of the service."""
+
+    def __init__(self, run: RunFile, *, bus: Bus, store: Store, runs: Path, replay_of: str | None = None) -> None:
+        self._run = run
+        self._trainer: TrainerConfig = run.trainer
+        self._model: ModelConfig = run.model
+        self._bus = bus
+        self._dir = RunDir(runs / run.run)
+        self._shards = Shards(store, self._dir.path / "shards")
+        self._uploads = Uploads(store, run.run, run.trainer.keep_checkpoints)
+        self._replay_of = replay_of
+        self._catalog: dict[int, CatalogShard] = {}
+        self._planner = Planner(
+            run.run,
+            rows=run.trainer.window.rows,
+            seconds=run.trainer.window.seconds,
+            repeat=run.trainer.repeat,
+            domains=run.trainer.domains,
+        )
+        self._carry: tuple[CarriedRows, ...] = ()
+        self._rank = RankProcess(self._dir.path)
+        self._rank_window = 1
+        self._to_upload: asyncio.Queue[tuple[Path, int]] = asyncio.Queue()
+        self._stopping = asyncio.Event()
+        self._log = logs.get(run=run.run)
+        self.not_ready = "starting"
+
+    def stop(self) -> None:
+        """Finish the update in hand, save, leave. Safe to call from a signal handler."""
+        self._stopping.set()
+
+    async def run(self) -> int:
+        """Train until the run ends, it is stopped, or a number is not finite.
+
+        Raises:
+            ConfigError, Fenced: the run cannot be trained like this, or not by this process.
+        """
+        training_metrics.at_zero(self._run.run)
+        self._dir.write_run(self._run)
+        with _only_one(self._dir.path):
+            self._progress = progress.ProgressFile(self._dir.path, self._begin_progress())
+            self._progress.write()
+            try:
+                return await self._train()
+            except MindStreamError as error:
+                self._say("failed", str(error))
+                raise
+            finally:
+                self._rank.kill()
+                self._progress.close()
+
+    async def _train(self) -> int:
+        opened = await journal.open_journal(
+            self._bus,
+            self._run.run,
+            seed=self._run.seed,
+            config_sha256=self._run.config_sha256,
+            replay_of=self._replay_of,
+        )
+        await self._find_checkpoint()
+        await self._read_catalog()
+        for window in opened.windows:
+            self._planner.used(window)
+        if opened.windows:
+            self._carry = await asyncio.to_thread(self._carry_after, opened.windows[-1])
+        helpers = [asyncio.create_task(self._plan(opened)), asyncio.create_task(self._upload())]
+        training = asyncio.create_task(self._keep_training())
+        stopping = asyncio.create_task(self._stopping.wait())
+        self.not_ready = ""
+        try:
+            await asyncio.wait({training, stopping, *helpers}, return_when=asyncio.FIRST_COMPLETED)
+            for helper in helpers:
+                if helper.done():
+                    helper.result()  # planning or storing cannot go on: raise what it raised
+            if self._stopping.is_set() and not training.done():
+                self._dir.ask_to_stop()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(training), STOP_SECONDS)
+                self._rank.kill()
+            code = await training
+            await self._finish_uploads()
+            return code
+        finally:
+            for task in (training, stopping, *helpers):
+                task.cancel()
+
+    # planning ---------------------------------------------------------------------------------------------------------
+
+    async def _plan(self, opened: Journal) -> None:
+        """Plan windows ahead of the rank, and put their files where it looks for them."""
+        written = 0
+        source = 0
+        while True:
+            try:
+                await self._read_catalog()
+                if self._replay_of is not None:
+                    source = await self._replay(opened, source)
+                elif self._rank_window + AHEAD > len(opened.windows):
+                    await self._plan_next(opened)
+                written = max(written, self._rank_window - 1)
+                while written < min(len(opened.windows), self._rank_window + AHEAD - 1):
+                    await asyncio.to_thread(self._write_window, opened.windows[written])
+                    written += 1
+            except Transient as error:
+                self._log.warning("planning waits", error=str(error))
+                await asyncio.sleep(1.0)
+            self._progress.progress.windows = len(opened.windows)
+            training_metrics.WINDOWS_PLANNED.labels(self._run.run).set(len(opened.windows))
+            await asyncio.sleep(0.2)
+
+    async def _plan_next(self, opened: Journal) -> None:
+        window = self._planner.next(
+            number=len(opened.windows) + 1,
+            carry=self._carry,
+            now=time.time(),
+            idle=self._rank_window >= len(opened.windows),
+        )
+        if window is None:
+            return
+        await opened.append(window)
+        self._planner.used(window)
+        self._carry = await asyncio.to_thread(self._carry_after, window)
+        self._log.info(
+            "window",
+            window=window.number,
+            shards=len(window.shards),
+            epochs=sorted({shard.epoch for shard in window.shards}),
+            carried=sum(len(part.rows) for part in window.carry),
+        )
+
+    async def _replay(self, opened: Journal, source: int) -> int:
+        """Take over the next window of the journal that is replayed; at its end, tell the rank."""
+        assert self._replay_of is not None
+        records, _ = await journal.read(self._bus, self._replay_of)
+        theirs = [record for record in records if isinstance(record, Window)]
+        while len(opened.windows) < len(theirs):
+            window = theirs[len(opened.windows)]
+            await opened.append(
+                Window(
+                    run=self._run.run, number=window.number, shards=window.shards, carry=window.carry, at=time.time()
+                )
+            )
+        if self._rank_window >= len(theirs) - AHEAD:
+            self._dir.write_end()
+        return source
+
+    def _carry_after(self, window: Window) -> tuple[CarriedRows, ...]:
+        return plan.plan(window, seed=self._run.seed, global_batch=self._trainer.global_batch).carry
+
+    async def _read_catalog(self) -> None:
+        async for record in self._bus.read(CATALOG, after=self._planner.catalog_seq):
+            event = decode(record.data)
+            assert isinstance(event, CatalogShard), event
+            self._check(event)
+            self._catalog[record.seq] = event
+            self._planner.add(record.seq, event, time.time())
+
+    def _check(self, shard: CatalogShard) -> None:
+        """Rows that this model cannot read are refused before any work."""
+        if self._trainer.domains is not None and shard.domain not in self._trainer.domains:
+            return
+        if shard.tokenizer_sha256 != self._run.tokenizer_sha256:
+            raise ConfigError(
+                f"shard {shard.id} ({shard.domain}) was tokenized with the vocabulary {shard.tokenizer_sha256}, the base "
+                f"model's is {self._run.tokenizer_sha256} ({self._run.vocab}). A pipeline has one tokenizer: set "
+                "base.vocab to that vocabulary, or start another pipeline (another --state folder) for this model."
+            )
+        self._model.check_length(max((group.length for group in shard.groups), default=0))
+
+    def _write_window(self, window: Window) -> None:
+        seqs = dict.fromkeys([shard.seq for shard in window.shards] + [part.seq for part in window.carry])
+        files = self._shards.fetch_all(self._catalog[seq] for seq in seqs)
+        self._dir.write_window(WindowFile(window=window, shards=files))
+
+    # the rank ---------------------------------------------------------------------------------------------------------
+
+    async def _keep_training(self) -> int:
+        """Run the rank, and run it again from its last checkpoint when it dies."""
+        backoff = 1.0
+        deaths = 0  # since the last checkpoint
+        while True:
+            self._dir.clear_requests()
+            await self._rank.start()
+            self._log.info("the rank is started", pid=self._rank.pid)
+            async for said in self._rank.reports():
+                self._hear(said)
+                if isinstance(said, report.Saved):
+                    deaths, backoff = 0, 1.0
+            code = await self._rank.wait()
+            if code in (0, NON_FINITE) or self._stopping.is_set():
+                return code if code in (0, NON_FINITE) else 0
+            deaths += 1
+            words = self._rank.last_words()
+            self._log.error("the rank died", code=code, deaths=deaths, last_words=words)
+            if deaths > self._trainer.max_restarts:
+                self._say("failed", f"the rank died {deaths} times without reaching a checkpoint: {words}")
+                return 1
+            training_metrics.RESTARTS.labels(self._run.run).inc()
+            self._progress.progress.restarts += 1
+            self._say("restarting", f"the rank died (exit code {code}) and is started again from its last checkpoint")
+            await asyncio.sleep(backoff)
+            backoff = min(30.0, backoff * 2)
+
+    def _hear(self, said: report.Report) -> None:
+        run, note = self._run.run, self._progress.progress
+        match said:
+            case report.Started(step=step, resumed_from=resumed, notes=notes):
+                note.step = step
+                self._log.info("training starts", step=step, resumed_from=resumed, notes=list(notes))
+                self._say("compiling", "; ".join(notes))
+            case report.Compiled(length=length, seconds=seconds):
+                self._log.info("compiled", length=length, seconds=round(seconds, 1))
+            case report.Stepped():
+                self._rank_window = max(self._rank_window, said.window)
+                training_metrics.stepped(run, said)
+                self._progress.stepped(said)
+                if said.step % self._trainer.log_every == 0 or said.step == 1:
+                    self._log.info(
+                        "step",
+                        step=said.step,
+                        loss=round(said.loss, 4),
+                        learning_rate=said.learning_rate,
+                        grad_norm=round(said.grad_norm, 3),
+                        tokens_per_second=round(note.tokens_per_second),
+                    )
+            case report.Saved(step=step, path=path):
+                note.local_checkpoint = path
+                pinned = uploads.pin(Path(path), self._dir.path / "uploading")
+                self._to_upload.put_nowait((pinned, step))
+            case report.Waiting(window=window):
+                self._rank_window = max(self._rank_window, window)
+                self._say("waiting", f"for rows of window {window}")
+            case report.Incident(message=message, path=path):
+                training_metrics.INCIDENTS.labels(run).inc()
+                training_metrics.LOSS.labels(run, "0").set(math.nan)
+                self._log.error("incident", message=message, path=path)
+                self._say("incident", message)
+            case report.Finished(reason=reason):
+                self._log.info("finished", reason=reason, step=said.step)
+                self._say("stopped" if reason == "stopped" else "finished", reason)
+
+    def _say(self, state: str, message: str) -> None:
+        self._progress.progress.state = state
+        self._progress.progress.message = message
+        self._progress.write()
+
+    # checkpoints ------------------------------------------------------------------------------------------------------
+
+    async def _find_checkpoint(self) -> None:
+        """The newest checkpoint, here or in the store, must be here; the store must have it too."""
+        local = await asyncio.to_thread(checkpoint.latest_valid, self._dir.checkpoints, self._log.warning)
+        pointer = await self._patiently(self._uploads.latest)
+        if pointer is not None and (local is None or local.state.step < pointer.step):
+            path = await self._patiently(lambda: self._uploads.download(pointer, self._dir.checkpoints))
+            local = checkpoint.verify(path)
+        elif local is not None and (pointer is None or pointer.step < local.state.step):
+            pinned = uploads.pin(local.path, self._dir.path / "uploading")
+            self._to_upload.put_nowait((pinned, local.state.step))
+        if local is not None:
+            self._rank_window = local.state.window
+            note = self._progress.progress
+            note.step, note.checkpoint_step = local.state.step, local.state.step
+            note.tokens, note.rows, note.local_checkpoint = local.state.tokens, local.state.rows, str(local.path)
+
+    async def _upload(self) -> None:
+        while True:
+            folder, step = await self._to_upload.get()
+            pointer = await self._patiently(lambda folder=folder, step=step: self._uploads.upload(folder, step))
+            training_metrics.CHECKPOINT_STEP.labels(self._run.run).set(step)
+            training_metrics.CHECKPOINT_TIME.labels(self._run.run).set(time.time())
+            note = self._progress.progress
+            note.checkpoint_step = max(note.checkpoint_step, step)
+            note.checkpoint = pointer.objects[0].key.rsplit("/", 1)[0] if pointer.step == step else note.checkpoint
+            self._log.info("checkpoint stored", step=step, key=note.checkpoint)
+            self._to_upload.task_done()
+
+    async def _finish_uploads(self) -> None:
+        """A run ends when its last checkpoint is in the store; a stop waits for that only so long."""
+        waiting = asyncio.ensure_future(self._to_upload.join())
+        try:
+            while not waiting.done():
+                timeout = STOP_SECONDS if self._stopping.is_set() else 1.0
+                await asyncio.wait({waiting}, timeout=timeout)
+                if self._stopping.is_set() and not waiting.done():
+                    self._log.warning("the last checkpoint is here but not in the store yet; the next start stores it")
+                    return
+        finally:
+            waiting.cancel()
+
+    async def _patiently(self, call: Any) -> Any:
+        """Call in a thread; repeat for as long as the failure is one that passes by itself."""
+        backoff = 0.5
+        while True:
+            try:
+                return await asyncio.to_thread(call)
+            except Transient as error:
+                self._log.warning("the store is away; trying again", error=str(error))
+                await asyncio.sleep(backoff)
+                backoff = min(15.0, backoff * 2)
+
+    def _begin_progress(self) -> progress.Progress:
+        before = progress.read(self._dir.path) or progress.Progress(run=self._run.run)
+        before.state, before.message, before.steps = "starting", "", self._trainer.steps
+        return before
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """One trainer in a run's folder at a time; the journal sees to it that there is one on all machines."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Fenced(
+                f"another trainer on this machine works in {folder}; stop it, or choose another trainer.run."
+            ) from None
+        yield
