@@ -63,13 +63,13 @@ def _by_parser(html: str) -> str:
     if root is None:
         return ""
     root.strip_tags(HIDDEN)
-    for node in parser.css("pre,textarea"):
-        node.replace_with(BREAK + node.text().replace("\n", BREAK) + BREAK)
     for node in parser.css(BLOCKS):
         node.insert_before(BREAK)
         node.insert_after(BREAK)
     for node in parser.css("td,th"):
         node.insert_after(" ")
+    for node in parser.css("pre,textarea"):  # here the source's line ends count
+        node.replace_with(node.text().replace("\n", BREAK))
     return str(root.text())
 
 
