@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mindstream_common import documents
+from mindstream_common.claims import MemoryClaims
+from mindstream_common.config import section
+from mindstream_common.documents import Document
+from mindstream_common.errors import ConfigError
+from mindstream_common.events import CleanShard, TokenShard
+from mindstream_common.stage import Product, Work
+from mindstream_tokenizer import vocabulary
+from mindstream_tokenizer.config import TokenizerConfig
+from mindstream_tokenizer.stage import TokenizerStage
+
+Tokenize = Callable[..., Product]
+
+
+def rows_of(product: Product) -> list[dict[str, Any]]:
+    return [row for path in product.files.values() for row in pq.read_table(path).to_pylist()]
+
+
+@pytest.fixture
+def tokenize(tmp_path: Path, stages: Callable[[TokenizerConfig], TokenizerStage]) -> Tokenize:
+    """``tokenize(texts, max_length=16)`` → the one product, balanced; document ids are ``r/<n>``."""
+    numbers = itertools.count()
+
+    def run(texts: Sequence[str], **options: Any) -> Product:
+        stage = stages(TokenizerConfig(**options))
+        folder = tmp_path / str(next(numbers))
+        folder.mkdir()
+        documents.write(
+            folder / "in.parquet",
+            [Document(id=f"r/{n}", source="s", format="text", text=t) for n, t in enumerate(texts)],
+        )
+        event = CleanShard(
+            id="c" * 32, domain="test", objects=(), created=1.0, root="c" * 32, parents=(), documents=len(texts)
+        )
+        [product] = stage.run(Work(event=event, files=(folder / "in.parquet",), folder=folder, claims=MemoryClaims()))
+        product.counts.check()
+        assert product.counts.documents_in == len(texts)
+        return product
+
+    return run
+
+
+def test_k1_three_short_documents_are_three_rows_with_one_cls_each(tokenize: Tokenize, entries: list[str]) -> None:
+    rows = rows_of(tokenize(["一丁。", "丂七！", "丄"], max_length=16))
+    cls, sep = entries.index("[CLS]"), entries.index("[SEP]")
+    assert [row["document"] for row in rows] == ["r/0", "r/1", "r/2"]
+    for row in rows:
+        assert row["tokens"].index(cls) == 0
+        assert row["tokens"].count(cls) == 1
+        assert row["tokens"].index(sep) == len(row["tokens"]) - 1
+    assert rows[0]["tokens"][1:-1] == [entries.index(c) for c in "一丁。"]
+
+
+@pytest.mark.parametrize("length", [16, 128, 512])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+@pytest.mark.parametrize("special", [0, 2])
+@pytest.mark.parametrize("end", ["。", ""])
+def test_k2_no_token_vanishes_around_the_length(
+    tokenize: Tokenize, length: int, more: int, special: int, end: str
+) -> None:
+    total = length + more - special
+    text = ("一丁丂七丄丅丆" * 100)[: total - len(end)] + end
+    product = tokenize([text], max_length=length)
+    rows = rows_of(product)
+    assert product.counts.tokens_in == total
+    assert product.counts.tokens_out == total == sum(len(row["tokens"]) - 2 for row in rows)
+    assert product.counts.tokens_dropped == 0
+    assert len(rows) == (1 if total <= length - 2 else 2)
+    assert max(len(row["tokens"]) for row in rows) <= length
+
+
+def test_t8_two_megabytes_without_punctuation_are_cut_without_loss(tokenize: Tokenize, entries: list[str]) -> None:
+    text = "一丁丂七丄丅丆" * 100_000
+    product = tokenize([text])
+    rows = rows_of(product)
+    assert [entries[id] for row in rows for id in row["tokens"][1:-1]] == list(text)
+    assert {len(row["tokens"]) for row in rows[:-1]} == {128}
+
+
+def test_rows_carry_the_smallest_bucket_that_holds_them(tokenize: Tokenize) -> None:
+    rows = rows_of(tokenize(["一" * n for n in (1, 30, 31, 62, 63, 126)], buckets=(32, 64, 128)))
+    assert [row["length"] for row in rows] == [32, 32, 64, 64, 128, 128]
+    assert {row["length"] for row in rows_of(tokenize(["一" * n for n in (1, 62, 63)]))} == {64, 128}
+    assert {row["length"] for row in rows_of(tokenize(["一"], max_length=16))} == {16}
+
+
+def test_a_document_without_tokens_is_a_drop(tokenize: Tokenize) -> None:
+    product = tokenize(["\u0301\u0300", "一"])
+    [drop] = product.drops
+    assert (drop.document, drop.reason, drop.text) == ("r/0", "no_tokens", "\u0301\u0300")
+    assert product.counts.dropped == {"no_tokens": 1}
+    assert [row["document"] for row in rows_of(product)] == ["r/1"]
+    assert tokenize(["\u0301"]).files == {}
+
+
+def test_unknown_tokens_are_counted(tokenize: Tokenize) -> None:
+    assert tokenize(["一龘龘abc", "😀"]).counts.extra == {"unknown_tokens": 3}
+
+
+def test_held_out_documents_are_whole_and_the_same_wherever_they_come(tokenize: Tokenize) -> None:
+    texts = [f"一丁{n}。" * 60 for n in range(300)]
+    splits: dict[str, set[str]] = {}
+    for row in rows_of(tokenize(texts, held_out=0.2)):
+        splits.setdefault(texts[int(row["document"][2:])], set()).add(row["split"])
+    assert {len(of) for of in splits.values()} == {1}
+    assert 30 < sum(of == {"held_out"} for of in splits.values()) < 90
+    for row in rows_of(tokenize(texts[::-1], held_out=0.2)):
+        assert splits[texts[::-1][int(row["document"][2:])]] == {row["split"]}
+    assert {row["split"] for row in rows_of(tokenize(texts, held_out=0.0))} == {"train"}
+
+
+def test_fields_make_the_next_event(tokenize: Tokenize, vocab: Path, entries: list[str]) -> None:
+    product = tokenize(["一丁。"] * 3)
+    event = TokenShard(
+        id="0" * 32, domain="d", objects=(), created=0.0, root="0" * 32, parents=(), documents=3, **product.fields
+    )
+    assert (event.rows, event.tokens, event.vocab_size) == (3, 9, len(entries))
+    assert event.tokenizer_sha256 == vocabulary.load(vocab).sha256
+
+
+def test_the_same_documents_give_the_same_bytes(tokenize: Tokenize) -> None:
+    texts = [f"一丁 abc{n}。" * (n % 50) for n in range(600)]
+    first, second = (tokenize(texts).files[".parquet"].read_bytes() for _ in range(2))
+    assert first == second
+
+
+def test_the_file_uses_the_smallest_type(tokenize: Tokenize) -> None:
+    [path] = tokenize(["一"]).files.values()
+    assert str(pq.read_schema(path).field("tokens").type.value_type) == "uint16"
+
+
+def test_the_vocabulary_is_part_of_the_configuration(tmp_path: Path, vocab: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_bytes(vocab.read_bytes() + "龘\n".encode())
+    config = TokenizerConfig()
+    names = {
+        TokenizerStage(c, v).configuration
+        for c, v in ((config, vocab), (config, other), (TokenizerConfig(max_length=64), vocab))
+    }
+    assert len(names) == 3
+
+
+@pytest.mark.parametrize("buckets", [[64], [128, 64], [64, 64, 128], [4, 128], [64, 256]])
+def test_buckets_that_do_not_fit_are_refused_with_the_numbers(buckets: list[int]) -> None:
+    with pytest.raises(ConfigError, match=r"max_length is 128"):
+        section({"tokenizer": {"buckets": buckets}}, "tokenizer", TokenizerConfig)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    texts=st.lists(st.text(st.sampled_from("一丁。！”\nab 9😀龘\u0301\u3000"), max_size=80), max_size=8),
+    length=st.sampled_from([8, 9, 16, 33]),
+)
+def test_tokens_in_are_tokens_out_for_any_text(tokenize: Tokenize, texts: list[str], length: int) -> None:
+    product = tokenize(texts, max_length=length)
+    rows = rows_of(product)
+    assert product.counts.tokens_in == sum(len(row["tokens"]) - 2 for row in rows) + product.counts.tokens_dropped
+    documents = list(dict.fromkeys(row["document"] for row in rows)) + [drop.document for drop in product.drops]
+    assert sorted(documents) == [f"r/{n}" for n in range(len(texts))]
+    assert all(len(row["tokens"]) <= row["length"] <= length for row in rows)
