@@ -9,7 +9,7 @@ CORPUS ?=
 DOMAIN ?= own
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-parity run test soak check format clean
+.PHONY: help setup setup-parity run test soak check format schemas clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ check: setup ## format, lint, types
 
 format: setup ## format and fix what can be fixed
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+schemas: setup ## regenerate proto/ from libs/common
+	@$(BIN)/python -m mindstream_common.schemas
 
 clean: ## remove the environments and the local state
 	@rm -rf $(VENV) .venv-parity build .mypy_cache .ruff_cache .pytest_cache
