@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mindstream_cli.servers import Server, running, settings
+from mindstream_cli.child import Server
+from mindstream_cli.servers import running, settings
 from mindstream_common.claims import ValkeyClaims
 from mindstream_common.store import S3Store
 

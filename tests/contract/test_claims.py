@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 import valkey
-from mindstream_cli.servers import Server, free, local_servers, settings
+from mindstream_cli.child import Server
+from mindstream_cli.servers import free, local_servers, settings
 from mindstream_common.claims import MemoryClaims, ScopedClaims, ValkeyClaims
 from mindstream_common.errors import ConfigError, Transient
 

@@ -89,7 +89,7 @@ def test_list_goes_deep_and_keeps_to_the_prefix(any_store: Store) -> None:
 
 
 def test_of_sixteen_exactly_one_puts_what_was_absent(any_store: Store) -> None:
-    for round in range(5):
+    for round in range(3):
         start = threading.Barrier(16)
 
         def attempt(n: int, key: str = f"first/{round}", start: threading.Barrier = start) -> bool:
