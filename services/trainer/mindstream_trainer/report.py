@@ -86,17 +86,22 @@ def decode(line: bytes) -> Report:
     return _decoder.decode(line)
 
 
+def private_output() -> int:
+    """Keeps the real standard output for the caller's own lines; whatever else this process prints there (MindSpore
+    does) goes to standard error."""
+    descriptor = os.dup(1)
+    os.dup2(2, 1)
+    return descriptor
+
+
+def write_line(descriptor: int, message: Struct) -> None:
+    """One line of JSON, whole."""
+    data = memoryview(msgspec.json.encode(message) + b"\n")
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
 def sender(descriptor: int | None = None) -> Send:
-    """A function that writes reports. Without a descriptor the real standard output is kept for reports, and whatever
-    else this process prints there goes to standard error."""
-    if descriptor is None:
-        descriptor = os.dup(1)
-        os.dup2(2, 1)
-    out = descriptor
-
-    def send(report: Report) -> None:
-        data = memoryview(msgspec.json.encode(report) + b"\n")
-        while data:
-            data = data[os.write(out, data) :]
-
-    return send
+    """A function that writes reports to ``descriptor``, by default to the real standard output."""
+    out = private_output() if descriptor is None else descriptor
+    return lambda message: write_line(out, message)

@@ -18,7 +18,12 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SIZE = 200  # entries of the vocabulary
 LENGTH = 16
 TINY = ModelConfig(
-    vocab_size=SIZE, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=32
+    vocab_size=SIZE,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=32,
 )
 
 
@@ -29,7 +34,9 @@ def shard_name(number: int) -> str:
 def vocabulary_file(folder: Path, size: int = SIZE) -> Path:
     """[PAD] [UNK] [CLS] [SEP] [MASK] and then one Chinese character per line."""
     path = folder / "vocab.txt"
-    path.write_text("".join(f"{entry}\n" for entry in [*SPECIAL, *(chr(0x4E00 + i) for i in range(size - 5))]), encoding="utf-8")
+    path.write_text(
+        "".join(f"{entry}\n" for entry in [*SPECIAL, *(chr(0x4E00 + i) for i in range(size - 5))]), encoding="utf-8"
+    )
     return path
 
 
@@ -39,7 +46,9 @@ def rows_of(count: int, length: int = LENGTH, seed: int = 0, size: int = SIZE) -
     return [np.array([2, *generator.integers(5, size, generator.integers(4, length - 1)), 3]) for _ in range(count)]
 
 
-def write_shard(folder: Path, number: int, rows: Sequence[np.ndarray], groups: Sequence[RowGroup], dtype: str = "uint16") -> ShardFile:
+def write_shard(
+    folder: Path, number: int, rows: Sequence[np.ndarray], groups: Sequence[RowGroup], dtype: str = "uint16"
+) -> ShardFile:
     """A MindRecord shard as the writer makes it."""
     from mindspore.mindrecord import FileWriter
 
@@ -49,14 +58,18 @@ def write_shard(folder: Path, number: int, rows: Sequence[np.ndarray], groups: S
     writer.set_page_size(1 << 18)
     writer.add_schema({"tokens": {"type": "bytes"}, "document": {"type": "string"}}, "rows")
     kind = {"uint16": "<u2", "int32": "<i4"}[dtype]
-    writer.write_raw_data([{"tokens": row.astype(kind).tobytes(), "document": f"d{number}/{i // 2}"} for i, row in enumerate(rows)])
+    writer.write_raw_data(
+        [{"tokens": row.astype(kind).tobytes(), "document": f"d{number}/{i // 2}"} for i, row in enumerate(rows)]
+    )
     writer.commit()
     return ShardFile(shard=shard_name(number), path=str(path), dtype=dtype, groups=tuple(groups))
 
 
 def window_of(number: int, shards: Sequence[ShardFile], **fields: object) -> Window:
     """A window over whole shards, each in its first epoch."""
-    parts = tuple(WindowShard(seq=int(s.shard, 16), shard=s.shard, domain="test", epoch=0, groups=s.groups) for s in shards)
+    parts = tuple(
+        WindowShard(seq=int(s.shard, 16), shard=s.shard, domain="test", epoch=0, groups=s.groups) for s in shards
+    )
     return Window(run="test", number=number, shards=parts, at=0.0, **fields)
 
 
@@ -64,11 +77,25 @@ def train_group(rows: int, length: int = LENGTH) -> RowGroup:
     return RowGroup(split="train", length=length, rows=rows)
 
 
-def make_run(folder: Path, trainer: TrainerConfig, shards: Sequence[ShardFile], vocab: Path, model: ModelConfig = TINY, weights: Path | None = None) -> RunDir:
+def make_run(
+    folder: Path,
+    trainer: TrainerConfig,
+    shards: Sequence[ShardFile],
+    vocab: Path,
+    model: ModelConfig = TINY,
+    weights: Path | None = None,
+) -> RunDir:
     """A run's folder with one window of these shards, and no more to come."""
     run = RunDir(folder)
     run.write_run(
-        RunFile(run="test", seed=trainer.seed, trainer=trainer, model=model, vocab=str(vocab), weights=None if weights is None else str(weights))
+        RunFile(
+            run="test",
+            seed=trainer.seed,
+            trainer=trainer,
+            model=model,
+            vocab=str(vocab),
+            weights=None if weights is None else str(weights),
+        )
     )
     run.write_window(WindowFile(window=window_of(1, shards), shards=tuple(shards)))
     run.write_end()
