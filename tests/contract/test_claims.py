@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -296,6 +297,46 @@ def test_an_emptied_server_gets_the_functions_again(own_url: str) -> None:
         claims.claim("s1/0", [key("a")], ["s1/0"])
         client.function_flush()
         assert claims.claim("s2/0", [key("a")], ["s2/0"]) == ["s1/0"]
+
+
+@pytest.mark.servers
+def test_each_namespace_lives_on_one_node_of_a_cluster(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        urls, nodes = [], []
+        for name in ("one", "two"):
+            server = {server.name: server for server in local_servers(tmp_path / name)}["valkey"]
+            server.argv = [*server.argv, "--cluster-enabled", "yes", "--requirepass", "same"]
+            server.start()
+            stack.callback(server.kill)
+            host = settings(tmp_path / name)["MINDSTREAM_VALKEY_URL"].rpartition("@")[2]
+            urls.append(f"valkey://:same@{host}")
+            nodes.append(stack.enter_context(valkey.Valkey.from_url(urls[-1])))
+        claims = ValkeyClaims(urls[0], "before")
+        with contextlib.closing(claims):
+            until(lambda: nodes[0].ping() and nodes[1].ping())
+            with pytest.raises(Transient, match=r"cannot take claims now: CLUSTERDOWN|does not answer"):
+                claims.settle("s")  # nobody has any slots yet
+        nodes[0].execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
+        nodes[1].execute_command("CLUSTER", "ADDSLOTSRANGE", 8192, 16383)
+        nodes[0].execute_command("CLUSTER", "MEET", "127.0.0.1", urls[1].rpartition(":")[2].split("/")[0])
+        until(lambda: all("cluster_state:ok" in str(node.execute_command("CLUSTER", "INFO")) for node in nodes))
+        for namespace in ("a", "b", "c", "d"):
+            claims = stack.enter_context(contextlib.closing(ValkeyClaims(urls[0], namespace)))
+            assert claims.claim("s1/0", [key(1), key(2), key(1)], ["s1/0", "s1/1", "s1/2"]) == ["", "", "s1/0"]
+            assert claims.claim("s2/0", [key(1)], ["s2/0"]) == ["s1/0"]
+            assert claims.release("s1") == 2
+        assert all(node.dbsize() > 0 for node in nodes)
+
+
+def until(true: Callable[[], object], seconds: float = 20) -> None:
+    """Wait until a condition holds; errors of a server that is not there yet mean that it does not."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(valkey.ValkeyError):
+            if true():
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def full(client: valkey.Valkey) -> None:

@@ -35,6 +35,7 @@ from typing import Any, Protocol
 import valkey
 from valkey import exceptions as errors
 from valkey.backoff import NoBackoff
+from valkey.cluster import ValkeyCluster
 from valkey.retry import Retry
 
 from mindstream_common.errors import ConfigError, Transient
@@ -45,7 +46,7 @@ ANSWERS_KEPT = 7 * 24 * 3600  # seconds
 LIBRARY = Path(__file__).with_name("claims.lua")
 # What a server says while it starts, fails over, has no memory or no disk: the same call may succeed later.
 LATER = (errors.OutOfMemoryError, errors.ReadOnlyError, errors.ClusterDownError, errors.TryAgainError)
-LATER_WORDS = ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY")
+LATER_WORDS = ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN")
 
 
 class ScopedClaims(Claims, Protocol):
@@ -74,10 +75,12 @@ class ValkeyClaims:
     def __init__(self, url: str, namespace: str) -> None:
         """``url`` is ``valkey://[user][:password]@host:port/db``. Raises ConfigError when it is something else."""
         self._tag = tag(namespace)
+        self._url = url
         # A connection that broke, say by a restart of the server, is made anew at once: calls can be repeated.
-        retry = Retry(NoBackoff(), 1)
+        self._options = {"socket_timeout": 30, "socket_connect_timeout": 10, "retry": Retry(NoBackoff(), 1)}
+        self._client: Any
         try:
-            self._client = valkey.Valkey.from_url(url, socket_timeout=30, socket_connect_timeout=10, retry=retry)
+            self._client = valkey.Valkey.from_url(url, **self._options)
         except ValueError as error:
             raise ConfigError(f"MINDSTREAM_VALKEY_URL must be valkey://[:password@]host:port/0: {error}") from error
         options = self._client.connection_pool.connection_kwargs
@@ -115,6 +118,9 @@ class ValkeyClaims:
             return self._client.fcall(f"mindstream_{function}_v1", 1, self._tag, *arguments)
 
     def _load(self) -> None:
+        if not self._loaded and self._client.info("cluster").get("cluster_enabled"):
+            self._client.close()
+            self._client = ValkeyCluster.from_url(self._url, **self._options)
         self._client.function_load(LIBRARY.read_text(encoding="utf-8"), replace=True)
         self._loaded = True
 
@@ -127,7 +133,7 @@ class ValkeyClaims:
                 f"Valkey at {self._where} refuses us: {error}. Set the user and password in MINDSTREAM_VALKEY_URL; "
                 "the user needs FCALL, FUNCTION LOAD and the namespace's keys."
             ) from error
-        except (errors.ConnectionError, errors.TimeoutError) as error:
+        except (errors.ConnectionError, errors.TimeoutError, errors.ValkeyClusterException) as error:
             raise Transient(f"Valkey at {self._where} does not answer: {error}") from error
         except errors.ValkeyError as error:
             message = str(error)
