@@ -12,7 +12,7 @@ What nats-py does that surprises, and what is done about it:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -133,6 +133,7 @@ class NatsBus:
 
     def __init__(self, client: Any) -> None:
         self._client = client
+        self._before_close: Callable[[], None] = lambda: None
         self._stream = client.jetstream(timeout=REQUEST_SECONDS)
 
     @property
@@ -235,6 +236,7 @@ class NatsBus:
 
     async def close(self) -> None:
         """Close the connection."""
+        self._before_close()
         await self._client.close()
 
 
@@ -315,6 +317,11 @@ async def connect(url: str, *, name: str, patience: float | None = None) -> Nats
     client = nats.NATS()
     refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     seen = ""
+    closing = False
+
+    def before_close() -> None:
+        nonlocal closing
+        closing = True
 
     async def on_error(error: Exception) -> None:
         nonlocal seen
@@ -325,7 +332,8 @@ async def connect(url: str, *, name: str, patience: float | None = None) -> Nats
             log.warning("the bus reports an error", error=seen)
 
     async def on_disconnect() -> None:
-        log.warning("the bus is away; waiting for it")
+        if not closing:
+            log.warning("the bus is away; waiting for it")
 
     async def on_reconnect() -> None:
         nonlocal seen
@@ -350,7 +358,9 @@ async def connect(url: str, *, name: str, patience: float | None = None) -> Nats
     if attempt.done():
         refused.cancel()
         attempt.result()
-        return NatsBus(client)
+        bus = NatsBus(client)
+        bus._before_close = before_close
+        return bus
     attempt.cancel()
     await asyncio.gather(attempt, return_exceptions=True)
     await client.close()

@@ -89,7 +89,7 @@ def section(data: dict[str, Any], name: str, type: type[S], source: str | Path =
         ConfigError: a key that does not exist (with the near miss), a value of a wrong type or out of range.
     """
     try:
-        return msgspec.convert(data.get(name) or {}, type)
+        return msgspec.convert({} if data.get(name) is None else data[name], type)
     except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"{source}, section {name!r}: {explain(error, type)}") from error
 

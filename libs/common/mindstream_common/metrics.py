@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable
 
 import uvicorn
-from prometheus_client import Counter, Gauge, Histogram, make_asgi_app
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 
 from mindstream_common import logs
 from mindstream_common.stage import Counts
@@ -81,15 +82,10 @@ def serve(*, host: str, port: int, ready: Callable[[], str]) -> int:
         reason = ready()
         return JSONResponse({"status": reason or "ready"}, status_code=503 if reason else 200)
 
-    app = Starlette(
-        routes=[
-            Route("/healthz", healthz),
-            Route("/readyz", readyz),
-            Mount("/metrics", make_asgi_app(disable_compression=True)),
-        ]
-    )
+    app = Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", _metrics)])
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
     socket = config.bind_socket()
+    socket.listen(config.backlog)  # from here on a connection waits; uvicorn needs some milliseconds to take it
     taken = int(socket.getsockname()[1])
     thread = threading.Thread(
         target=uvicorn.Server(config).run, kwargs={"sockets": [socket]}, daemon=True, name="metrics"
@@ -97,3 +93,9 @@ def serve(*, host: str, port: int, ready: Callable[[], str]) -> int:
     thread.start()
     logs.get().info("metrics", port=taken)
     return taken
+
+
+def _metrics(request: Request) -> Response:
+    """The registry in the format that the scraper asks for."""
+    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(REGISTRY), headers={"content-type": content_type})

@@ -42,4 +42,6 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     try:
         return msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"a MINDSTREAM_ variable of the environment is wrong: {error}") from error
+        words, _, field = str(error).partition(" - at `$.")
+        name = names.get(field.rstrip("`"), "MINDSTREAM_*")
+        raise ConfigError(f"{name} is {values.get(field.rstrip('`'))!r} in the environment: {words}.") from error

@@ -15,7 +15,7 @@ from mindstream_common import logs
 from mindstream_trainer import report
 from mindstream_trainer.report import Report
 
-NON_FINITE = 3
+USER, NON_FINITE = 2, 3  # exit codes of the rank
 
 
 class RankProcess:

@@ -27,7 +27,7 @@ from mindstream_trainer import checkpoint, journal, plan, progress, report, trai
 from mindstream_trainer.config import ModelConfig, TrainerConfig
 from mindstream_trainer.journal import Journal
 from mindstream_trainer.planner import Planner
-from mindstream_trainer.rank_process import NON_FINITE, RankProcess
+from mindstream_trainer.rank_process import NON_FINITE, USER, RankProcess
 from mindstream_trainer.rundir import RunDir, RunFile, WindowFile
 from mindstream_trainer.shards import Shards
 from mindstream_trainer.uploads import Uploads
@@ -228,8 +228,10 @@ class Service:
             code = await self._rank.wait()
             if code in (0, NON_FINITE) or self._stopping.is_set():
                 return code if code in (0, NON_FINITE) else 0
-            deaths += 1
             words = self._rank.last_words()
+            if code == USER:  # something that a person must put right: starting again cannot help
+                raise ConfigError(words)
+            deaths += 1
             self._log.error("the rank died", code=code, deaths=deaths, last_words=words)
             if deaths > self._trainer.max_restarts:
                 self._say("failed", f"the rank died {deaths} times without reaching a checkpoint: {words}")
