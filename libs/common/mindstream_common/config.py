@@ -72,7 +72,8 @@ def absolute_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def vocabulary(data: dict[str, Any], source: str | Path) -> Path:
     """``base.vocab``, the file that tokenizer and trainer share. Raises ConfigError when it is not set or not there."""
-    found = (data.get("base") or {}).get("vocab")
+    base = data.get("base")
+    found = base.get("vocab") if isinstance(base, dict) else None
     if not isinstance(found, str):
         raise ConfigError(
             f"{source}: base.vocab is not set. Name the vocab.txt of the base model: --set base.vocab=FILE"
