@@ -13,8 +13,9 @@ from mindstream_cli.sample import dirt, finance, medical, pages
 from mindstream_cli.sample.grammar import Voice, load
 from mindstream_cli.sample.medical import Record
 
-GENERAL = ("common", "food", "weather", "places", "things", "tech", "nature", "reading", "life")
-GENERAL_NOTES, RECORDS, ANNOUNCEMENTS, CSV_RECORDS = 250, 220, 56, 50
+GENERAL = ("common", "food", "weather", "places", "things", "tech", "nature", "reading", "life", "body")
+GENERAL_NOTES, RECORDS, ANNOUNCEMENTS, CSV_RECORDS = 255, 220, 56, 50
+COMMON_GROUND = ("身体", "商业", "看病", "账本")  # twice: words that the domain text uses
 COPIES = {"notes": 6, "announcements": 8, "records": 32}
 PARTS = ("domain-1", "domain-2")
 FIELDS = ("department", "title", "ask", "answer")
@@ -34,7 +35,8 @@ def compose(seed: int) -> tuple[Files, dict[str, int]]:
 
 def _general(files: Files, rng: random.Random, counts: Counter[str]) -> None:
     voice = Voice(load(*GENERAL), rng)
-    kinds = list(voice.material.pages.values())
+    pages_of = voice.material.pages
+    kinds = [*pages_of.values(), *(pages_of[name] for name in COMMON_GROUND)]
     for number in range(1, GENERAL_NOTES + 1):
         title, paragraphs = voice.page(kinds[number % len(kinds)])
         if number % 8 == 0:

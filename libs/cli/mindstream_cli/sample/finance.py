@@ -56,6 +56,8 @@ def draw(rng: random.Random) -> Row:
         "占比甲": _several(rng, lambda: f"{rng.uniform(31, 68):.2f}"),
         "占比乙": _several(rng, lambda: f"{rng.uniform(20, 55):.2f}"),
         "占比丙": _several(rng, lambda: f"{rng.uniform(1.5, 15):.2f}"),
+        "届": str(rng.randint(3, 9)),
+        "次": str(rng.randint(2, 30)),
         "增值": f"{rng.uniform(20, 260):.2f}",
         "价格变动": _several(rng, lambda: _change(rng.uniform(-0.15, 0.2), "上涨")),
         "百分点变动": _several(rng, lambda: f"{rng.choice(('提高', '下降'))}{rng.uniform(0.1, 4):.2f}个百分点"),

@@ -18,6 +18,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from importlib.resources import files
 
@@ -58,12 +59,14 @@ def load(*names: str) -> Material:
         text = (files(__package__) / "material" / f"{name}.txt").read_text(encoding="utf-8")
         for section in re.split(r"(?m)^@", text)[1:]:
             head, *lines = [line.strip() for line in section.splitlines()]
-            _add(material, head, [line for line in lines if line and not line.startswith("#")])
+            add_section(material, head, [line for line in lines if line and not line.startswith("#")])
     _check(material)
     return material
 
 
-def _add(material: Material, head: str, lines: list[str]) -> None:
+def add_section(material: Material, head: str, lines: list[str]) -> None:
+    """Add what a section holds: its head without the ``@``, its lines. Raises :class:`ValueError` for a kind that does
+    not exist, a name that is taken, a row with too few or too many cells."""
     kind, _, rest = head.partition(" ")
     name = re.split(r"[:\s]", rest)[0]
     if name in getattr(material, "frames" if kind == "frames" else f"{kind}s", ()):
@@ -170,15 +173,15 @@ class Voice:
             cell = self._rows[table][column.rstrip("*")]
             return cell if column.endswith("*") else self._choose(cell.split("、"), taken)
         if slot in self.material.lists:
-            return self._choose(self.material.lists[slot], taken | set(self._bound.values()))
+            return self._choose(self.material.lists[slot], taken, set(self._bound.values()))
         if slot not in self._bound:
             words = self.material.lists[BOUND.match(slot)[1]]  # type: ignore[index]
-            self._bound[slot] = self._choose(words, taken | set(self._bound.values()))
+            self._bound[slot] = self._choose(words, taken, set(self._bound.values()))
         taken.add(self._bound[slot])
         return self._bound[slot]
 
-    def _choose(self, words: list[str], taken: set[str]) -> str:
-        word = self.rng.choice([w for w in words if w not in taken] or words)
+    def _choose(self, words: list[str], taken: set[str], others: AbstractSet[str] = frozenset()) -> str:
+        word = self.rng.choice([w for w in words if w not in taken and w not in others] or words)
         taken.add(word)
         return word
 
