@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from mindstream_cli.sample import Corpus, dirt, finance, write
 from mindstream_cli.sample.corpus import GENERAL, compose
-from mindstream_cli.sample.grammar import Material, Voice, add_section, load
+from mindstream_cli.sample.grammar import Material, Voice, add_section, check, load
 from mindstream_common.errors import InputError
 from selectolax.lexbor import LexborHTMLParser
 
@@ -300,6 +300,21 @@ def test_material_that_is_wrong_is_refused() -> None:
         add_section(material, "lists 花", ["荷花"])
     with pytest.raises(ValueError, match="zip"):
         add_section(material, "table 菜: 名 | 味", ["汤 | 鲜 | 热"])
+
+
+@pytest.mark.parametrize(
+    ("lists", "frames", "message"),
+    [
+        ({"花": ["兰花开了。"]}, {}, "list '花' is empty or holds a sentence"),
+        ({"花": []}, {}, "list '花' is empty"),
+        ({"花": ["兰花"]}, {"开头": ["{草}很绿。"]}, "nothing fills the slot '草'"),
+    ],
+)
+def test_slots_and_lists_that_cannot_be_meant(
+    lists: dict[str, list[str]], frames: dict[str, list[str]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        check(Material(lists=lists, frames=frames))
 
 
 def test_figures_fit_each_other() -> None:

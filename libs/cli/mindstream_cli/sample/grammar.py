@@ -60,7 +60,7 @@ def load(*names: str) -> Material:
         for section in re.split(r"(?m)^@", text)[1:]:
             head, *lines = [line.strip() for line in section.splitlines()]
             add_section(material, head, [line for line in lines if line and not line.startswith("#")])
-    _check(material)
+    check(material)
     return material
 
 
@@ -90,8 +90,11 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")]
 
 
-def _check(material: Material) -> None:
+def check(material: Material) -> None:
     """Every slot without a point must name a list or a range of numbers; what a table's slot needs is bound later."""
+    for name, entries in material.lists.items():
+        if not entries or any("。" in word for word in entries):
+            raise ValueError(f"sample material: list {name!r} is empty or holds a sentence, which is a frame's place")
     words = [w for entries in (*material.lists.values(), *material.frames.values()) for w in entries]
     for word in words:
         for slot in SLOT.findall(word):
