@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mindstream_common.events import CatalogShard, Object
+from mindstream_common.ids import sha256_file
 from mindstream_common.store import Store
 
 from mindstream_trainer.rundir import ShardFile
@@ -17,6 +18,7 @@ class Shards:
     def __init__(self, store: Store, folder: Path) -> None:
         self._store = store
         self._folder = folder
+        self._verified: set[str] = set()  # MindRecord reads flipped bytes silently: each copy is hashed once a start
 
     def fetch(self, shard: CatalogShard) -> ShardFile:
         """Download what is not here yet. Blocks.
@@ -26,9 +28,9 @@ class Shards:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         for object in shard.objects:
-            path = self._path(object)
-            if not path.exists() or path.stat().st_size != object.size:
-                self._store.get_file(object, path)
+            if object.key not in self._verified:
+                self._bring(object, self._path(object))
+                self._verified.add(object.key)
         return ShardFile(
             shard=shard.id,
             path=str(self._path(shard.objects[0]).absolute()),
@@ -39,6 +41,10 @@ class Shards:
     def fetch_all(self, shards: Iterable[CatalogShard]) -> tuple[ShardFile, ...]:
         """Several, in order."""
         return tuple(self.fetch(shard) for shard in shards)
+
+    def _bring(self, object: Object, path: Path) -> None:
+        if not path.exists() or path.stat().st_size != object.size or sha256_file(path) != object.sha256:
+            self._store.get_file(object, path)
 
     def _path(self, object: Object) -> Path:
         return self._folder / object.key.rsplit("/", 1)[1]

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import msgspec
+from mindstream_common.errors import InputError
 from mindstream_common.events import Object
 from mindstream_common.store import NotFound, Store
 
@@ -30,11 +31,17 @@ class Uploads:
         self._keep = keep
 
     def latest(self) -> Pointer | None:
-        """What the pointer says, or None."""
+        """What the pointer says, or None when there is none. Raises InputError when it cannot be read."""
+        key = f"{self._prefix}/latest.json"
         try:
-            return msgspec.json.decode(self._store.get_bytes(f"{self._prefix}/latest.json"), type=Pointer)
+            return msgspec.json.decode(self._store.get_bytes(key), type=Pointer)
         except NotFound:
             return None
+        except msgspec.MsgspecError as error:
+            raise InputError(
+                f"{key} in the object store is damaged ({error}). Delete it: the next upload writes it anew, and a "
+                "checkpoint that lies on this machine is continued."
+            ) from error
 
     def upload(self, folder: Path, step: int) -> Pointer:
         """Store a checkpoint and let the pointer name it, unless it names a later one. Blocks; safe to repeat."""
