@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from mindstream_cleaning.config import CleaningConfig
 
@@ -24,8 +25,7 @@ def reason_of(text: str, config: CleaningConfig) -> tuple[str, str]:
         return EMPTY, ""
     if not _LETTER.search(text):
         return SYMBOLS_ONLY, ""
-    if len(text) < 16 * config.min_characters:  # a longer one has enough, or is symbols with a few letters among them
-        found = len(_WORD.findall(text))
-        if found < config.min_characters:
-            return TOO_SHORT, f"{found} letters and digits, cleaning.min_characters is {config.min_characters}"
+    found = sum(1 for _ in islice(_WORD.finditer(text), config.min_characters))
+    if found < config.min_characters:
+        return TOO_SHORT, f"{found} letters and digits, cleaning.min_characters is {config.min_characters}"
     return "", ""
