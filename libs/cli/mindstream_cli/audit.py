@@ -90,6 +90,7 @@ def _balance(ledger: Ledger) -> Report:
         flow.accepted += manifest.counts.documents_in
         _drops(flow, "ingest", manifest)
         _follow(ledger, "ingest", manifest, children, catalogued, dead, flow, problems)
+    _unfinished(ledger, children, dead, problems)
     _doubles(ledger, problems)
     return Report(
         flows=dict(flows),
@@ -171,18 +172,35 @@ def _arrived(ledger: Ledger, manifest: Manifest, catalogued: set[str], flow: Flo
         )
 
 
-def _under_way(ledger: Ledger, stage: str, manifest: Manifest | None) -> bool:
-    """Whether the shard's event, or an event that it was made from, lies in a work queue."""
+def _under_way(ledger: Ledger, stage: str, manifest: Manifest | None, *, or_itself: bool = True) -> bool:
+    """Whether the shard's event (``or_itself``), or an event that it was made from, lies in a work queue."""
     makes = STREAM_OF[STAGES[stage]].name
     while manifest is not None:
-        if manifest.event.id in ledger.queued.get(makes, ()):
+        if or_itself and manifest.event.id in ledger.queued.get(makes, ()):
             return True
+        or_itself = True
         above = list(STAGES)[list(STAGES).index(stage) - 1] if stage != "ingest" else None
         if above is None:
             return manifest.input in ledger.queued.get("FILES", ())
         makes = STREAM_OF[STAGES[above]].name
         stage, manifest = above, ledger.manifests[above].get(manifest.input)
     return False
+
+
+def _unfinished(
+    ledger: Ledger,
+    children: dict[tuple[str, str], list[Manifest]],
+    dead: set[tuple[str, str]],
+    problems: list[str],
+) -> None:
+    """An input that gave some parts must give the last one too, or still be worked on."""
+    for (stage, input), found in children.items():
+        if any(manifest.last for manifest in found) or (stage, input) in dead:
+            continue
+        if not _under_way(ledger, stage, max(found, key=lambda manifest: manifest.part), or_itself=False):
+            problems.append(
+                f"LOST: {stage} has stored {len(found)} parts of {input}, and the last one is not among them"
+            )
 
 
 def _drops(flow: Flow, stage: str, manifest: Manifest) -> None:
