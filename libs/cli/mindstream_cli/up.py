@@ -127,10 +127,15 @@ def down(state: Path, erase: bool, console: Console) -> None:
             time.sleep(0.1)
         console.print("Stopped.")
     if erase and state.exists():
-        if not (state / "servers.json").exists():
-            raise ConfigError(f"{state} is no state folder (it has no servers.json); nothing was deleted.")
-        shutil.rmtree(state)
+        erase_state(state)
         console.print(f"Deleted {state}.")
+
+
+def erase_state(state: Path) -> None:
+    """Delete a state folder. Raises ConfigError when it is none."""
+    if not (state / "servers.json").exists():
+        raise ConfigError(f"{state} is no state folder (it has no servers.json); nothing was deleted.")
+    shutil.rmtree(state)
 
 
 def refuse_second(state: Path) -> None:

@@ -223,7 +223,8 @@ class Runner:
                     )
                 case Done():
                     return repeated
-                case Failed("transient", error):
+                case Failed("transient" | "config", error):
+                    # A refused key or a wrong address is not the shard's fault: it waits until a person has mended it.
                     raise Transient(error)
                 case Failed("poison", error):
                     raise Poison(error)

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from mindstream_common import events, logs, manifests
 from mindstream_common.claims import ValkeyClaims
-from mindstream_common.errors import MindStreamError, Poison, Transient
+from mindstream_common.errors import ConfigError, MindStreamError, Poison, Transient
 from mindstream_common.events import Event, Object, StageEvent
 from mindstream_common.ids import shard_id
 from mindstream_common.manifests import DeadFile, Manifest
@@ -187,7 +187,7 @@ def _kind(error: Exception) -> Literal["transient", "poison", "failed", "config"
         return "transient"
     if isinstance(error, Poison):
         return "poison"
-    return "config" if isinstance(error, MindStreamError) else "failed"
+    return "config" if isinstance(error, ConfigError) else "failed"
 
 
 def _words(error: Exception) -> str:
