@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import msgspec
-from mindstream_common.errors import ConfigError, InputError
+from mindstream_common.errors import ConfigError, InputError, Transient
 from mindstream_common.events import Domain
 from mindstream_ingest import submit as ingest
 from mindstream_ingest.watch import Watcher
@@ -91,8 +91,30 @@ async def _watch(paths: list[Path], domain: str, fields: tuple[str, ...], state:
         while True:
             ready = watcher.look(time.monotonic())
             if ready:
-                await hand_over(connection, ready, domain, fields, console)
-                watcher.take(ready)
+                await take(connection, watcher, ready, domain, fields, console)
             names_left(sorted(watcher.left - told), console)
             told |= watcher.left
             await asyncio.sleep(1.0)
+
+
+async def take(
+    connection: Connection,
+    watcher: Watcher,
+    ready: list[ingest.Found],
+    domain: str,
+    fields: tuple[str, ...],
+    console: Console,
+) -> None:
+    """Hand files over; what cannot be (now) is told once, keeps nothing else waiting, and is given again."""
+    try:
+        await hand_over(connection, ready, domain, fields, console)
+        watcher.take(ready)
+    except InputError as error:
+        if len(ready) > 1:
+            for file in ready:
+                await take(connection, watcher, [file], domain, fields, console)
+        elif str(error) not in watcher.told:
+            watcher.told.add(str(error))
+            console.print(f"{error} It is looked at again.", style="yellow", markup=False)
+    except Transient as error:
+        console.print(f"{error} Watching goes on.", style="yellow", markup=False)

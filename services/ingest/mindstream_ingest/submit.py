@@ -7,6 +7,8 @@ content and names: submitting the same files again is the same bundle, and inges
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from pathlib import Path
 from mindstream_common.bus import Bus
 from mindstream_common.errors import InputError, Transient
 from mindstream_common.events import FileBundle, Object, SourceFile, encode
-from mindstream_common.ids import sha256_file, shard_id
+from mindstream_common.ids import shard_id
 from mindstream_common.store import Store
 from mindstream_common.topology import subject_of
 
@@ -46,12 +48,12 @@ class Submitted:
 def find(paths: Iterable[Path]) -> tuple[list[Found], list[Path]]:
     """Files to submit in a stable order, and those that are left out because of their names.
 
-    Folders are searched through; hidden files are passed over.
+    Folders are searched through; hidden files are passed over. A file that several paths lead to is found once.
 
     Raises:
         InputError: a path does not exist, or a file that was named itself is of an unknown kind.
     """
-    found: list[Found] = []
+    found: dict[Path, Found] = {}
     left: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -59,8 +61,8 @@ def find(paths: Iterable[Path]) -> tuple[list[Found], list[Path]]:
                 if not inner.is_file() or any(part.startswith(".") for part in inner.relative_to(path).parts):
                     continue
                 if readable(inner):
-                    name = str(Path(path.resolve().name) / inner.relative_to(path))
-                    found.append(Found(inner, name, inner.stat().st_size))
+                    with contextlib.suppress(FileNotFoundError):  # moved away since the folder was listed
+                        _note(found, inner, str(Path(path.resolve().name) / inner.relative_to(path)))
                 else:
                     left.append(inner)
         elif not path.exists():
@@ -68,8 +70,12 @@ def find(paths: Iterable[Path]) -> tuple[list[Found], list[Path]]:
         elif not readable(path):
             raise InputError(f"{path}: files of this kind are not read. Ingest reads {kinds()}.")
         else:
-            found.append(Found(path, path.name, path.stat().st_size))
-    return found, left
+            _note(found, path, path.name)
+    return list(found.values()), left
+
+
+def _note(found: dict[Path, Found], path: Path, name: str) -> None:
+    found.setdefault(path.resolve(), Found(path, name, path.stat().st_size))
 
 
 def readable(path: Path) -> bool:
@@ -133,10 +139,12 @@ def _bundles(files: Sequence[Found]) -> Iterator[list[Found]]:
 def _upload(file: Found, domain: str, store: Store) -> Object:
     """Store a file under its content's hash, unless it lies there already."""
     try:
-        sha256 = sha256_file(file.path)
+        with file.path.open("rb") as opened:
+            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+            size = opened.tell()  # of what was hashed; the file may have changed since it was found
         key = f"files/{domain}/{sha256}{''.join(file.path.suffixes[-2:]).lower()}"
         if store.exists(key):
-            return Object(key=key, size=file.size, sha256=sha256)
+            return Object(key=key, size=size, sha256=sha256)
         stored = store.put_file(key, file.path)
     except OSError as error:
         raise InputError(f"{file.path} cannot be read: {error}") from error

@@ -20,6 +20,7 @@ class Watcher:
         self._seen: dict[Path, tuple[Stamp, float]] = {}  # and since when it has been like that
         self._taken: dict[Path, Stamp] = {}
         self.left: set[Path] = set()
+        self.told: set[str] = set()  # what was said about files that could not be taken
 
     def look(self, now: float) -> list[Found]:
         """Files that have not changed for ``settle`` seconds and were not taken in this state. Call it each second.
