@@ -52,6 +52,7 @@ def check_columns(source: Source, encoding: str, wanted: tuple[str, ...], names:
 def _jsonl(text: io.TextIOWrapper, names: tuple[str, ...], longest: int) -> Iterator[Record]:
     lines = _Lines(text, longest)
     while True:
+        lines.taken.clear()
         try:
             line = next(lines, None)
         except _TooLong as error:
@@ -114,7 +115,7 @@ class _Lines:
         self._text = text
         self._longest = longest
         self.number = 0  # of the line read last, from 1
-        self.taken: list[str] = []  # csv: the lines of the row being read
+        self.taken: list[str] = []  # since the reader of records cleared it: the lines of a csv row
 
     def __iter__(self) -> _Lines:
         return self

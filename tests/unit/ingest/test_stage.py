@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -208,6 +209,28 @@ def test_shards_are_bounded_in_order_and_named_by_their_part(bundle: Bundle, ing
         assert product.counts.documents_out <= 100
         assert product.counts.bytes_out <= 3000
     assert {d.source.split("#")[0] for d in texts(products[:1])} == {"0.jsonl"}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.csv.zst"])
+def test_memory_does_not_grow_with_the_file(bundle: Bundle, name: str) -> None:
+    record = "药" * 300 + "。"
+    rows = (json.dumps({"text": f"{n}{record}"}) if ".jsonl" in name else f"{n}{record}" for n in range(20_000))
+    plain = ("\n".join(["text", *rows] if ".csv" in name else rows)).encode()
+    assert len(plain) > 18_000_000
+    work = bundle({name: gzip.compress(plain, 1) if name.endswith("gz") else zstandard.compress(plain)})
+    del plain
+    documents = 0
+    tracemalloc.start()
+    try:
+        for product in IngestStage(IngestConfig(shard_bytes=500_000)).run(work):
+            documents += product.counts.documents_out
+            for path in product.files.values():
+                path.unlink()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert documents == 20_000
+    assert peak < 9_000_000  # a chunk and its decoded text, twice; not the file
 
 
 def test_many_small_files_share_a_shard(bundle: Bundle, ingest: Ingest, texts: Texts) -> None:
