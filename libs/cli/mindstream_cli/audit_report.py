@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from mindstream_cli.audit import Report, audit
+from mindstream_cli.audit import Flow, Report, audit
 from mindstream_cli.connection import connect
 from mindstream_cli.ledger import Ledger
 
@@ -38,31 +40,28 @@ def balanced(report: Report) -> bool:
 
 
 def show(report: Report, console: Console) -> None:
-    """Tables for a person, and a verdict."""
-    table = Table(
-        "domain",
-        "accepted",
-        "= catalogued",
-        "+ dropped",
-        "+ dead",
-        "+ under way",
-        "rows",
-        "tokens",
-        "= in rows",
-        "+ dropped",
-    )
-    for domain, flow in sorted(report.flows.items()):
-        dropped = sum(flow.dropped.values())
-        numbers = [flow.accepted, flow.catalogued, dropped, flow.dead, flow.waiting, flow.rows, flow.tokens]
-        numbers += [flow.tokens_catalogued, flow.tokens_dropped]
-        table.add_row(domain, *(f"{number:,}" for number in numbers))
+    """A table for a person (a column per domain), and a verdict."""
+    domains = sorted(report.flows)
+    table = Table("", *domains, title="Where every document and every token is", title_justify="left")
+    lines: list[tuple[str, Callable[[Flow], int]]] = [
+        ("documents accepted", lambda flow: flow.accepted),
+        ("= catalogued", lambda flow: flow.catalogued),
+        ("+ dropped", lambda flow: sum(flow.dropped.values())),
+        *((f"    {reason}", partial(_dropped, reason)) for reason in _reasons(report)),
+        ("+ in dead letters", lambda flow: flow.dead),
+        ("+ under way", lambda flow: flow.waiting),
+        ("tokens", lambda flow: flow.tokens),
+        ("= in rows", lambda flow: flow.tokens_catalogued),
+        ("+ dropped or dead", lambda flow: flow.tokens_dropped),
+        ("+ under way", lambda flow: flow.tokens_waiting),
+        ("rows", lambda flow: flow.rows),
+    ]
+    for name, number in lines:
+        table.add_row(name, *(f"{number(report.flows[domain]):,}" for domain in domains))
     console.print(table)
-    for domain, flow in sorted(report.flows.items()):
-        for reason, number in sorted(flow.dropped.items()):
-            console.print(f"  {domain}: {number:,} dropped by {reason}", highlight=False)
     for run, counts in sorted(report.runs.items()):
         console.print(
-            f"  run {run}: {counts['windows']} windows, {counts['shards']} shards, {counts['passes']} passes",
+            f"run {run}: {counts['windows']} windows, {counts['shards']} shards, {counts['passes']} passes over them",
             highlight=False,
         )
     if report.dead_letters:
@@ -75,3 +74,11 @@ def show(report: Report, console: Console) -> None:
         console.print("The numbers balance: nothing lost, nothing twice.", style="green")
     else:
         console.print("The numbers do NOT balance.", style="bold red")
+
+
+def _dropped(reason: str, flow: Flow) -> int:
+    return flow.dropped.get(reason, 0)
+
+
+def _reasons(report: Report) -> list[str]:
+    return sorted({reason for flow in report.flows.values() for reason in flow.dropped})

@@ -103,7 +103,10 @@ def show(status: Status, console: Console) -> None:
 
 def stage_table(status: Status) -> Table:
     """One row a stage."""
-    table = Table("stage", "documents in", "out", "dropped", "shards", "waiting", "working")
+    table = Table("stage", "documents", "out")
+    table.add_column("dropped", overflow="fold")
+    for name in ("shards", "waiting", "working"):
+        table.add_column(name)
     for name, stage in status.stages.items():
         reasons = ", ".join(f"{reason} {number:,}" for reason, number in sorted(stage.dropped.items()))
         table.add_row(
@@ -123,7 +126,7 @@ def run_line(run: Progress) -> str:
     steps = f"{run.step}/{run.steps}" if run.steps else str(run.step)
     loss = "–" if run.loss is None else f"{run.loss:.3f}"
     left = ""
-    if run.steps and run.step and run.state == "training":
+    if run.steps and run.step_seconds and run.state == "training":
         left = f", {time_left(run):.0f} s left"
     message = f" ({run.message})" if run.message and run.state not in ("training",) else ""
     return (
@@ -133,6 +136,6 @@ def run_line(run: Progress) -> str:
 
 
 def time_left(run: Progress) -> float:
-    """Seconds to the last step at the mean speed so far."""
+    """Seconds to the last step at the present speed."""
     assert run.steps
-    return (run.train_seconds + run.data_wait_seconds) / run.step * (run.steps - run.step)
+    return run.step_seconds * (run.steps - run.step)

@@ -25,6 +25,7 @@ class Progress(msgspec.Struct, kw_only=True):
     learning_rate: float = 0.0
     grad_norm: float | None = None
     tokens_per_second: float = 0.0
+    step_seconds: float = 0.0  # both are running means; updates that compiled a new row length are left out
     tokens: int = 0
     rows: int = 0
     train_seconds: float = 0.0
@@ -45,6 +46,7 @@ class ProgressFile:
         self._path = run_dir / "progress.json"
         self._steps: IO[bytes] = (run_dir / "steps.jsonl").open("ab", buffering=0)
         self._written = 0.0
+        self._lengths: set[int] = set()
 
     def stepped(self, step: Stepped) -> None:
         """Take in an update."""
@@ -52,9 +54,7 @@ class ProgressFile:
         progress.state = "training"
         progress.step, progress.window = step.step, step.window
         progress.loss, progress.grad_norm, progress.learning_rate = step.loss, step.grad_norm, step.learning_rate
-        seconds = step.seconds + step.data_wait_seconds
-        speed = step.tokens / max(seconds, 1e-9)
-        progress.tokens_per_second = speed if not progress.tokens else 0.9 * progress.tokens_per_second + 0.1 * speed
+        self._measure(step)
         progress.tokens += step.tokens
         progress.rows += step.rows
         progress.train_seconds += step.seconds
@@ -62,6 +62,16 @@ class ProgressFile:
         self._steps.write(msgspec.json.encode(step) + b"\n")
         if time.monotonic() - self._written > 0.2:
             self.write()
+
+    def _measure(self, step: Stepped) -> None:
+        if step.length not in self._lengths:  # most of this update's time went into compiling
+            self._lengths.add(step.length)
+            return
+        progress, seconds = self.progress, max(step.seconds + step.data_wait_seconds, 1e-9)
+        before = progress.step_seconds
+        progress.step_seconds = 0.9 * before + 0.1 * seconds if before else seconds
+        speed = step.tokens / seconds
+        progress.tokens_per_second = 0.9 * progress.tokens_per_second + 0.1 * speed if before else speed
 
     def write(self) -> None:
         """Write ``progress.json`` now."""
