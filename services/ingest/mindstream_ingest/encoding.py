@@ -41,6 +41,7 @@ def _table(codec: str, leads: range, trails: tuple[range, ...]) -> set[str]:
 COMMON = _table("gb2312", range(0xB0, 0xD8), (range(0xA1, 0xFF),)) | _table(
     "big5", range(0xA4, 0xC6), (range(0x40, 0x7F), range(0xA1, 0xFF))
 )
+MARKS = frozenset("，。、；：？！“”‘’（）《》【】「」『』—…·％　")
 FREQUENT = frozenset(
     "的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于着下自之年过发后作里用道行所然家种事成方多经么去"
     "法学如都同现当没动面起看定天分还进好小部其些主样理心她本前开但因只从想实日军者意无力它与长把机十民第公此已工使情明性知全三又关点"
@@ -64,10 +65,13 @@ class Reading:
     common: int = 0
     frequent: int = 0
     spread: int = 0
+    odd: int = 0  # characters beyond ASCII that are neither letters nor the usual marks
 
     def add(self, text: str) -> None:
         if self.letters < SAMPLE and not text.isascii():
-            letters = [c for c in text if c > "\x7f" and (c.isalpha() or "\ue000" <= c <= "\uf8ff")]
+            beyond = [c for c in text if c > "\x7f" and c not in MARKS]
+            letters = [c for c in beyond if c.isalpha() or "\ue000" <= c <= "\uf8ff"]
+            self.odd += len(beyond) - len(letters)
             self.letters += len(letters)
             self.common += sum(c in COMMON for c in letters)
             self.frequent += sum(c in FREQUENT for c in letters)
@@ -84,6 +88,8 @@ class Reading:
     def chinese(self) -> bool:
         """Refuses rather than guesses: a few characters without any frequent one are no evidence."""
         enough = SHARE * self.letters
+        if not self.letters:
+            return not self.odd
         return self.common >= COMMON_SHARE * self.letters and self.frequent >= enough and self.spread >= enough
 
 

@@ -26,7 +26,9 @@ def encoding_of(tmp_path: Path, data: bytes, name: str = "file.txt") -> str:
     return detect(source(SourceFile(name=name), path, IngestConfig()))
 
 
-@pytest.mark.parametrize("text", [SIMPLIFIED, TRADITIONAL, SIMPLIFIED[:5], TRADITIONAL[:5], "plain ASCII", ""])
+@pytest.mark.parametrize(
+    "text", [SIMPLIFIED, TRADITIONAL, SIMPLIFIED[:5], TRADITIONAL[:5], "“a”——b……", "plain ASCII", ""]
+)
 @pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16", "gb18030", "utf-32"])
 def test_t7_unicode_and_gb18030_come_back_as_written(tmp_path: Path, text: str, codec: str) -> None:
     data = text.encode(codec)
@@ -82,6 +84,7 @@ JAPANESE = "高血圧の患者は薬を飲んだ後に食事をしてもよい�
         (JAPANESE[:9].encode("euc-jp"), "not UTF-8"),
         ("医療制度".encode("euc-jp"), "not UTF-8"),
         (SIMPLIFIED.encode("hz"), "HZ"),
+        ("。秋".encode("gb18030"), "not UTF-8"),  # two symbols in Big5
     ],
 )
 def test_t7_what_cannot_be_decoded_for_sure_is_refused_by_name(tmp_path: Path, data: bytes, words: str) -> None:
