@@ -195,11 +195,14 @@ def assemble(path: Path, settings: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--set {text!r} is not section.key=value, such as --set trainer.steps=200")
         place = data
         for key in keys[:-1]:
-            inner = place.setdefault(key, {})
+            inner = place[key] = {} if place.get(key) is None else place[key]
             if not isinstance(inner, dict):
                 raise ConfigError(f"--set {text!r}: {key!r} holds {inner!r}, it has no keys")
             place = inner
-        place[keys[-1]] = yaml.safe_load(value)
+        try:
+            place[keys[-1]] = config.parse(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {text!r}: {value!r} is not a YAML value; put quotes around text") from error
     config.check_sections(data, "--set")
     return config.absolute_paths(data, Path.cwd()) if settings else data
 
@@ -213,7 +216,7 @@ def parse_scale(texts: list[str]) -> dict[str, int]:
     scale = {}
     for text in texts:
         name, _, number = text.partition("=")
-        if name not in SERVICES or not number.isdigit() or not 0 <= int(number) <= 64:
+        if name not in SERVICES or not number.isascii() or not number.isdigit() or not 0 <= int(number) <= 64:
             raise ConfigError(f"--scale {text!r} is not SERVICE=NUMBER; services are {', '.join(SERVICES)}")
         if name == "trainer" and int(number) > 1:
             raise ConfigError("--scale trainer: a run has one trainer; its ranks are its own (trainer.ranks)")

@@ -38,15 +38,39 @@ def load(path: str | Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the run's file {path}: {error}. Name one with --config FILE.") from error
     try:
-        data = yaml.safe_load(text) or {}
+        data = parse(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
+    data = {} if data is None else data
     if not isinstance(data, dict):
         raise ConfigError(
             f"{path} holds a {type(data).__name__}; a run's file is a mapping of sections: {', '.join(SECTIONS)}"
         )
     check_sections(data, path)
     return absolute_paths(data, path.parent)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people write it: ``1e-4`` is a number (YAML 1.1 takes it for text), a key that comes twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping, each of whose keys comes once."""
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} comes twice", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)
+
+
+def parse(text: str) -> Any:
+    """What a YAML text says. Raises :class:`yaml.YAMLError` when it says nothing sensible."""
+    return yaml.load(text, _Loader)
 
 
 def check_sections(data: dict[str, Any], source: str | Path) -> None:

@@ -80,6 +80,25 @@ def test_absent_and_empty_sections_are_defaults(tmp_path: Path) -> None:
     assert config.load(written(tmp_path, "")) == {}
 
 
+@pytest.mark.parametrize(
+    ("text", "number"), [("1e-4", 1e-4), ("5E-5", 5e-5), ("1.5e3", 1500.0), ("-2e2", -200.0), (".5e1", 5.0), ("3", 3)]
+)
+def test_numbers_as_people_write_them(tmp_path: Path, text: str, number: float) -> None:
+    """YAML 1.1 takes 1e-4 for text."""
+    data = config.load(written(tmp_path, f"trainer:\n  learning_rate: {text}\n"))
+    assert config.section(data, "trainer", Trainer).learning_rate == number
+
+
+def test_words_that_look_like_numbers_stay_words() -> None:
+    assert config.parse("[e5, 1e, 1e5a, '1e5', e-5]") == ["e5", "1e", "1e5a", "1e5", "e-5"]
+
+
+@pytest.mark.parametrize("text", ["trainer:\n  steps: 3\n  steps: 4\n", "trainer: {}\nbase: {}\ntrainer: {}\n"])
+def test_a_key_that_comes_twice_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"key '(steps|trainer)' comes twice(.|\n)*line 3"):
+        config.load(written(tmp_path, text))
+
+
 def test_sections_are_frozen() -> None:
     with pytest.raises(AttributeError):
         Trainer().steps = 5  # type: ignore[misc]
