@@ -33,13 +33,17 @@ class Next(NamedTuple):
 class Feed:
     """Batches in the order of the plan."""
 
-    def __init__(self, folder: RunDir, reader: Reader, *, seed: int, global_batch: int) -> None:
-        self.folder, self.reader, self.seed, self.global_batch = folder, reader, seed, global_batch
+    def __init__(self, folder: RunDir, reader: Reader, model: ModelConfig, *, seed: int, global_batch: int) -> None:
+        self.folder, self.reader, self.model, self.seed, self.global_batch = folder, reader, model, seed, global_batch
         self._window, self._plan = 0, Plan((), ())
 
     def next(self, cursor: tuple[int, int], stop: Callable[[], bool], waiting: Callable[[int], None]) -> Next | None:
         """The batch at ``cursor`` or, where its window has no more, the first one after it. None: stop was asked for, or
-        the data has ended. ``waiting`` is called once for a window that is not there yet."""
+        the data has ended. ``waiting`` is called once for a window that is not there yet.
+
+        Raises:
+            UserError: a window's file cannot be read, or its rows are longer than the model's positions.
+        """
         began, told = time.monotonic(), 0
         window, number = cursor
         while not self._open(window) or number >= len(self._plan.batches):
@@ -66,7 +70,10 @@ class Feed:
         return True
 
     def _planned(self, window: Window) -> Plan:
-        return plan(window, seed=self.seed, global_batch=self.global_batch)
+        planned = plan(window, seed=self.seed, global_batch=self.global_batch)
+        for length in {batch.length for batch in planned.batches}:
+            self.model.check_length(length)
+        return planned
 
 
 class Inputs:

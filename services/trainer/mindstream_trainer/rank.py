@@ -91,7 +91,7 @@ def work(folder: RunDir, send: report.Send, stop: Stop) -> None:
         hidden=hidden,
         attention=attention,
     )
-    feed = Feed(folder, reader, seed=run.seed, global_batch=run.trainer.global_batch)
+    feed = Feed(folder, reader, run.model, seed=run.seed, global_batch=run.trainer.global_batch)
     net = Net(run.trainer, run.model, ours, optimizer)
     stop.listen()
     send(report.Started(step=state.step, resumed_from=None if found is None else str(found.path), notes=tuple(notes)))

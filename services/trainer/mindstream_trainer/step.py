@@ -35,7 +35,7 @@ class TrainStep:
     def __init__(self, model: MaskedLM, optimizer: AdamW, clip_norm: float) -> None:
         self.optimizer, self.clip_norm = optimizer, clip_norm
         weights = optimizer.weights
-        sums = ParameterTuple(
+        self.sums = sums = ParameterTuple(
             [
                 Parameter(Tensor(np.zeros(w.shape, np.float32)), name="sum." + w.name, requires_grad=False)
                 for w in weights
@@ -75,7 +75,7 @@ class TrainStep:
         loss, masked = 0.0, 0
         for batch in batches:
             loss += float(self._accumulate(*(Tensor(array) for array in batch)).asnumpy())
-            masked += int(batch[4].sum())
+            masked += int(np.count_nonzero(batch[4]))
         total = max(masked, 1)  # a batch without any label changes nothing through its gradient, and never is 0 / 0
         # Several ranks: loss, masked and the sums of gradients are added up over the ranks here, before the check.
         loss, norm = loss / total, float(self._measure().asnumpy()) / total

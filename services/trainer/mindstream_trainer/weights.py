@@ -209,6 +209,11 @@ def _stacked(parts: list[np.ndarray], shape: tuple[int, ...], names: tuple[str, 
             raise InputError(
                 f"{where}: {name} has shape {list(part.shape)}; the configuration asks for {list(expected)}."
             )
+        bad = int((~np.isfinite(part)).sum())
+        if bad:
+            raise InputError(
+                f"{where}: {name} holds {bad} numbers that are not finite; training from it cannot succeed."
+            )
     return np.concatenate([part.astype(np.float32) for part in parts])
 
 

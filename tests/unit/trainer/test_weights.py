@@ -184,3 +184,10 @@ def test_pickled_code_is_never_executed(tmp_path: Path, monkeypatch: pytest.Monk
 def test_an_absent_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read the weights"):
         weights.read(tmp_path / "none.safetensors")
+
+
+def test_numbers_that_are_not_finite_are_named() -> None:
+    source = hf()
+    source["bert.encoder.layer.0.output.dense.bias"][3] = np.nan
+    with pytest.raises(InputError, match=r"layer\.0\.output\.dense\.bias holds 1 numbers that are not finite"):
+        read(source)
