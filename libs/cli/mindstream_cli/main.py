@@ -93,7 +93,7 @@ def up(
         module.run(config, settings or [], scale or [], state, console)
 
 
-@app.command()
+@app.command(epilog="Examples: `mindstream down` · `mindstream down --erase`")
 @told
 def down(
     state: State = HERE,
@@ -133,7 +133,7 @@ def submit(
     module.run(paths, domain, tuple(text_field or ()), watch, state, console)
 
 
-@app.command()
+@app.command(epilog="Examples: `mindstream status` · `mindstream status --json`")
 @told
 def status(state: State = HERE, as_json: AsJson = False) -> None:
     """What each stage has done and what waits, dead letters, the catalog, and the runs."""
@@ -146,7 +146,7 @@ def status(state: State = HERE, as_json: AsJson = False) -> None:
         module.show(found, console)
 
 
-@app.command(epilog="Exit code 1 when the numbers do not balance. `--wait 60` first waits until nothing is under way.")
+@app.command(epilog="Exit code 1 when the numbers do not balance. Example: `mindstream audit --wait 60`")
 @told
 def audit(
     state: State = HERE,
@@ -203,7 +203,7 @@ dead_app = typer.Typer(help="Events that could not be worked on: list, show, ret
 app.add_typer(dead_app, name="dead")
 
 
-@dead_app.command("list")
+@dead_app.command("list", epilog="Examples: `mindstream dead list` · `mindstream dead list --json`")
 @told
 def dead_list(state: State = HERE, as_json: AsJson = False) -> None:
     """The dead letters: number, stage, domain, attempts, and why."""
@@ -212,7 +212,7 @@ def dead_list(state: State = HERE, as_json: AsJson = False) -> None:
     asyncio.run(module.list_letters(state, as_json, console))
 
 
-@dead_app.command("show")
+@dead_app.command("show", epilog="Example: `mindstream dead show 3`")
 @told
 def dead_show(
     number: Annotated[int, typer.Argument(help="The number that `dead list` shows.")], state: State = HERE
@@ -223,7 +223,10 @@ def dead_show(
     asyncio.run(module.show_letter(state, number, console))
 
 
-@dead_app.command("retry")
+@dead_app.command(
+    "retry",
+    epilog="Examples: `mindstream dead retry 3 4` · `mindstream dead retry --stage cleaning` · `mindstream dead retry`",
+)
 @told
 def dead_retry(
     numbers: Annotated[list[int] | None, typer.Argument(help="Numbers that `dead list` shows (default: all).")] = None,
