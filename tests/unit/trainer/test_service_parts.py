@@ -250,6 +250,18 @@ def test_progress_is_written_and_read(tmp_path: Path) -> None:
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
 
 
+def test_speed_leaves_out_updates_that_compiled(tmp_path: Path) -> None:
+    file = ProgressFile(tmp_path, Progress(run="default"))
+    file.stepped(step(1, seconds=60.0))
+    assert (file.progress.step_seconds, file.progress.tokens_per_second) == (0.0, 0.0)
+    file.stepped(step(2))
+    assert (file.progress.step_seconds, file.progress.tokens_per_second) == (2.0, 25.0)
+    file.stepped(step(3, seconds=3.0))
+    assert file.progress.step_seconds == pytest.approx(2.2)
+    assert file.progress.tokens_per_second == pytest.approx(0.9 * 25 + 0.1 * 50 / 4)
+    file.close()
+
+
 def test_progress_goes_on_after_a_restart(tmp_path: Path) -> None:
     for begin in (1, 3):
         file = ProgressFile(tmp_path, progress.read(tmp_path) or Progress(run="default"))
