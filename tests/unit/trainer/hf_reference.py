@@ -91,8 +91,10 @@ def adamw(out: Path) -> None:
 if __name__ == "__main__":
     command, *arguments = sys.argv[1:]
     if command == "make":
-        make(Path(arguments[0]), arguments[1], float(arguments[2]))
-    elif command == "open":
-        open_checkpoint(Path(arguments[0]), Path(arguments[1]))
+        out = Path(arguments[0])
+        for kind, eps in zip(arguments[1::2], arguments[2::2], strict=True):
+            make(out / f"{kind}-{eps}", kind, float(eps))
+        adamw(out / "adamw.npz")
     else:
-        adamw(Path(arguments[0]))
+        for name in arguments:
+            open_checkpoint(Path(name), Path(name) / "seen.safetensors")

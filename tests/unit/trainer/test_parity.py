@@ -26,12 +26,16 @@ def reference(*arguments: object) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(case))
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    kind, eps = request.param
-    folder = tmp_path_factory.mktemp(f"{kind}{eps}")
-    reference("make", folder, kind, eps)
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("references")
+    reference("make", folder, *(word for case in CASES for word in case))
     return folder
+
+
+@pytest.fixture(params=CASES, ids=lambda case: "-".join(case))
+def made(request: pytest.FixtureRequest, references: Path) -> Path:
+    return references / "-".join(request.param)
 
 
 def loaded(folder: Path) -> tuple[ModelConfig, dict[str, np.ndarray]]:
@@ -84,7 +88,7 @@ def test_swapped_query_and_key_are_noticed(made: Path) -> None:
             query, key = f"{prefix}.query.{end}", f"{prefix}.key.{end}"
             source[query], source[key] = source[key], source[query]
     data = np.load(made / "reference.npz")
-    assert np.abs(logits(config, source, data) - data["logits"]).max() > 1e-2
+    assert np.abs(logits(config, source, data) - data["logits"]).max() > 1e-3  # ten times what parity allows
 
 
 def test_padding_changes_nothing(made: Path) -> None:
@@ -98,33 +102,31 @@ def test_padding_changes_nothing(made: Path) -> None:
     assert np.abs(alone - data["logits"][0, :3]).max() < 1e-4
 
 
-def test_our_checkpoint_opens_in_transformers(made: Path, tmp_path: Path) -> None:
-    config, source = loaded(made)
-    ours, _ = weights.from_hf(source, config, 1, "reference")
+def test_our_checkpoints_open_in_transformers(references: Path, tmp_path: Path) -> None:
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(0x4E00 + i) for i in range(295))]
     vocab = tmp_path / "vocab.txt"
-    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(0x4E00 + i) for i in range(config.vocab_size - 5))]
     vocab.write_text("".join(f"{entry}\n" for entry in entries), encoding="utf-8")
-    path = checkpoint.save(
-        tmp_path / "checkpoints",
-        weights.to_hf(ours, config),
-        {"m.w": np.zeros(1)},
-        config,
-        vocab,
-        checkpoint.State(run="r", seed=1),
-    )
-    reference("open", path, tmp_path / "seen.safetensors")
-    seen = weights.read(tmp_path / "seen.safetensors")
-    assert seen.keys() == source.keys()
-    for name, array in source.items():
-        assert array.tobytes() == seen[name].tobytes(), name
+    written = {}
+    for case in CASES:
+        name = "-".join(case)
+        config, source = loaded(references / name)
+        ours, _ = weights.from_hf(source, config, 1, name)
+        state = checkpoint.State(run="r", seed=1)
+        path = checkpoint.save(tmp_path / name, weights.to_hf(ours, config), {"m.w": np.zeros(1)}, config, vocab, state)
+        written[path] = source
+    reference("open", *written)
+    for path, source in written.items():
+        seen = weights.read(path / "seen.safetensors")
+        assert seen.keys() == source.keys()
+        for name, array in source.items():
+            assert array.tobytes() == seen[name].tobytes(), name
 
 
-def test_adamw_is_torch_s(tmp_path: Path) -> None:
+def test_adamw_is_torch_s(references: Path) -> None:
     from mindspore import Parameter, Tensor
     from mindstream_trainer.optimizer import AdamW
 
-    reference("adamw", tmp_path / "adamw.npz")
-    data = np.load(tmp_path / "adamw.npz")
+    data = np.load(references / "adamw.npz")
     weight = Parameter(Tensor(data["start"]), name="w")
     optimizer = AdamW([weight], (0.9, 0.999), 1e-8, 0.1)
     for step, (gradient, rate, after) in enumerate(
