@@ -219,7 +219,9 @@ def parse_scale(texts: list[str]) -> dict[str, int]:
         if name not in SERVICES or not number.isascii() or not number.isdigit() or not 0 <= int(number) <= 64:
             raise ConfigError(f"--scale {text!r} is not SERVICE=NUMBER; services are {', '.join(SERVICES)}")
         if name == "trainer" and int(number) > 1:
-            raise ConfigError("--scale trainer: a run has one trainer; its ranks are its own (trainer.ranks)")
+            raise ConfigError(
+                "--scale trainer: a run has one trainer; start a second run with `mindstream train --set trainer.run=NAME`"
+            )
         scale[name] = int(number)
     return scale
 
