@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 import time
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import yaml
@@ -24,6 +25,7 @@ from mindstream_cli.servers import Server, ServerFailed
 SERVICES = ("ingest", "cleaning", "tokenizer", "writer", "trainer")
 CONFIG_EXIT = 2  # the service said what is wrong with its configuration: starting it again cannot help
 NON_FINITE_EXIT = 3  # the trainer stopped before a bad number reached the weights: a person must look first
+LOCK = ".stack.lock"
 LONG_LIFE = 30.0  # seconds; after that a death is a new story, and the first restart comes at once
 
 
@@ -67,6 +69,7 @@ class Stack:
         self._scale = {name: 1 for name in SERVICES if name not in without} | dict(scale or {})
         self._say = say
         self.children: dict[str, Child] = {}
+        self._lock: IO[str] | None = None
 
     def start(self) -> None:
         """Start the servers, then the services. Returns when the servers are ready and the services are started.
@@ -152,8 +155,13 @@ class Stack:
             list(pool.map(lambda server: server.stop(timeout), services))
         servers.stop_all([child.server for child in self.children.values() if child.kind == "server"])
         (self.state / "stack.json").unlink(missing_ok=True)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _write(self) -> None:
+        self._lock = (self.state / LOCK).open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # for as long as this process lives
         ports = {name: child.port for name, child in self.children.items() if child.kind != "server"}
         data = StackFile(pid=os.getpid(), services=ports, started=time.time())
         temporary = self.state / ".stack.json"
@@ -162,13 +170,19 @@ class Stack:
 
 
 def running(state: Path) -> StackFile | None:
-    """The stack that runs under ``state``, or None."""
+    """The stack that runs under ``state``, or None.
+
+    Its process holds a lock. A process number alone says nothing: after a restart of the machine another process has it.
+    """
     try:
         found = msgspec.json.decode((state / "stack.json").read_bytes(), type=StackFile)
-        os.kill(found.pid, 0)
+        with (state / LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return found
     except (OSError, msgspec.MsgspecError):
         return None
-    return found
+    return None
 
 
 def need_running(state: Path) -> StackFile:

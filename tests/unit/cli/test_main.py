@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import typer
 from mindstream_cli import up
 from mindstream_cli.main import app
-from mindstream_cli.stack import StackFile
+from mindstream_cli.servers import Server
+from mindstream_cli.stack import Child, Stack
 from mindstream_common.errors import ConfigError
 from mindstream_trainer import progress
 from mindstream_trainer.progress import Progress, ProgressFile
@@ -74,11 +74,16 @@ def run_file(folder: Path, text: str = "") -> Path:
     return path
 
 
-def running(state: Path, *services: str) -> None:
-    """Make ``state`` look as if this process ran a stack there."""
-    state.mkdir(parents=True, exist_ok=True)
-    file = StackFile(pid=os.getpid(), services=dict.fromkeys(services, 1), started=0.0)
-    (state / "stack.json").write_bytes(msgspec.json.encode(file))
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Path]:
+    """A state folder in which this process seems to run a stack with a trainer."""
+    state = tmp_path / "state"
+    state.mkdir()
+    made = Stack(state, {})
+    made.children["trainer"] = Child(Server(name="trainer", argv=[], ready=bool, log=state, folder=state), "trainer")
+    made._write()
+    yield state
+    made.stop()
 
 
 # help ----------------------------------------------------------------------------------------------------------------
@@ -202,10 +207,9 @@ def test_starting_with_a_mistake(tmp_path: Path, options: list[str], words: str,
     assert not (tmp_path / "state").exists()  # nothing was started
 
 
-def test_starting_twice(tmp_path: Path) -> None:
-    running(tmp_path / "state")
-    said = refused("up", "--config", run_file(tmp_path), "--state", tmp_path / "state")
-    assert f"a stack runs under {tmp_path / 'state'} already (process {os.getpid()})" in said
+def test_starting_twice(tmp_path: Path, running: Path) -> None:
+    said = refused("up", "--config", run_file(tmp_path), "--state", running)
+    assert f"a stack runs under {running} already (process {os.getpid()})" in said
 
 
 def test_an_unknown_command() -> None:
@@ -271,24 +275,20 @@ def test_erasing_deletes_only_a_state_folder(tmp_path: Path) -> None:
     assert not precious.exists()
 
 
-def test_a_run_that_the_stack_trains_is_not_trained_twice(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    running(state, "trainer")
-    run_dir = state / "runs" / "default"
+def test_a_run_that_the_stack_trains_is_not_trained_twice(tmp_path: Path, running: Path) -> None:
+    run_dir = running / "runs" / "default"
     run_dir.mkdir(parents=True)
     file = ProgressFile(run_dir, Progress(run="default", state="training"))
     file.close()
-    said = refused("train", "--config", run_file(tmp_path), "--state", state)
+    said = refused("train", "--config", run_file(tmp_path), "--state", running)
     assert "the stack's own trainer trains run 'default' already" in said
     assert "--set trainer.run=NAME" in said
-    assert not (state / "runs" / "default.yaml").exists()
+    assert not (running / "runs" / "default.yaml").exists()
     assert progress.read(run_dir) is not None
 
 
-def test_training_with_a_mistake(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    running(state)
-    said = refused("train", "--config", run_file(tmp_path), "--set", "trainer.run=Bad Name", "--state", state)
+def test_training_with_a_mistake(tmp_path: Path, running: Path) -> None:
+    said = refused("train", "--config", run_file(tmp_path), "--set", "trainer.run=Bad Name", "--state", running)
     assert "$.run" in said
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from mindstream_cli import stack
 from mindstream_cli.connection import where
-from mindstream_cli.stack import Child, Stack, StackFile
+from mindstream_cli.stack import Child, Stack
 from mindstream_common.errors import ConfigError
 
 
@@ -114,18 +114,42 @@ def test_a_run_has_one_trainer() -> None:
         stack.parse_scale(["trainer=2"])
 
 
+RUNS = """
+import sys, time
+from pathlib import Path
+from mindstream_cli.stack import Stack
+running = Stack(Path(sys.argv[1]), {})
+running._write()
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
 def test_who_runs(tmp_path: Path) -> None:
     assert stack.running(tmp_path) is None
     with pytest.raises(ConfigError, match=r"no stack runs under .*mindstream up.*--state"):
         stack.need_running(tmp_path)
-    file = StackFile(pid=os.getpid(), services={"ingest": 1}, started=0.0)
-    (tmp_path / "stack.json").write_bytes(msgspec.json.encode(file))
-    assert stack.running(tmp_path) == file
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    (tmp_path / "stack.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(file, pid=ended.pid)))
+    mine = Stack(tmp_path, {})
+    mine._write()
+    assert stack.running(tmp_path) == stack.need_running(tmp_path)
+    assert stack.need_running(tmp_path).pid == os.getpid()
+    mine.stop()
     assert stack.running(tmp_path) is None
     (tmp_path / "stack.json").write_bytes(b"{")
+    assert stack.running(tmp_path) is None
+
+
+def test_a_stack_that_was_killed_does_not_run(tmp_path: Path) -> None:
+    """Also when its process number belongs to another process by now: nobody must send that one a signal."""
+    with subprocess.Popen([sys.executable, "-c", RUNS, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "up\n"
+        found = stack.need_running(tmp_path)
+        assert found.pid == other.pid
+        other.kill()
+    assert stack.running(tmp_path) is None
+    reused = msgspec.structs.replace(found, pid=os.getpid())
+    (tmp_path / "stack.json").write_bytes(msgspec.json.encode(reused))
     assert stack.running(tmp_path) is None
 
 
