@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -20,24 +21,22 @@ from mindstream_trainer.schedule import learning_rate
 from mindstream_trainer.step import Result
 
 
+@dataclass(kw_only=True)
 class Training:
-    """A run in progress: ``state`` is where it stands, ``saved`` the last step that lies in a checkpoint."""
+    """A run in progress."""
 
-    def __init__(
-        self, config: TrainerConfig, folder: RunDir, vocab: Path, net: Net, feed: Feed, inputs: Inputs, state: State, saved: int,
-        send: report.Send, stop: Callable[[], bool],
-    ) -> None:  # fmt: skip
-        self.config, self.folder, self.vocab, self.net, self.feed, self.inputs = (
-            config,
-            folder,
-            vocab,
-            net,
-            feed,
-            inputs,
-        )
-        self.state, self.saved, self.send, self.stop = state, saved, send, stop
-        self.history: deque[incident.Past] = deque(maxlen=100)
-        self._lengths: set[int] = set()
+    config: TrainerConfig
+    folder: RunDir
+    vocab: Path
+    net: Net
+    feed: Feed
+    inputs: Inputs
+    state: State  # where the run stands
+    saved: int  # the last step that lies in a checkpoint; -1: none
+    send: report.Send
+    stop: Callable[[], bool]
+    history: deque[incident.Past] = field(default_factory=lambda: deque(maxlen=100))
+    lengths: set[int] = field(default_factory=set)  # row lengths that are compiled
 
     def run(self) -> str:
         """Train until the steps are done, the data has ended, or stop was asked for; returns which of them.
@@ -50,19 +49,19 @@ class Training:
             if upcoming is None:
                 reason = "stopped" if self.stop() else "end"
                 break
-            began, rate = time.monotonic(), learning_rate(self.config, self.state.step + 1)
+            began, step = time.monotonic(), self.state.step + 1
+            rate = learning_rate(self.config, step)
+            micro_batches = self.inputs.micro_batches(upcoming.batch, step, self.config.micro_batch)
             try:
-                result = self.net.step(
-                    self.inputs.micro_batches(upcoming.batch, self.state.step + 1, self.config.micro_batch),
-                    self.state.step + 1,
-                    rate,
-                )
+                result = self.net.step(micro_batches, step, rate)
             except NonFinite as error:
-                self._save()
-                self._explain(error, upcoming, rate)
+                try:
+                    self._save()
+                finally:
+                    self._explain(error, upcoming, step, rate)
                 raise
             self._advance(upcoming, result, rate, time.monotonic() - began)
-            if self.state.step % self.config.checkpoint_every == 0:
+            if step % self.config.checkpoint_every == 0:
                 self._save()
         self._save()
         self.send(report.Finished(step=self.state.step, reason=reason))
@@ -83,8 +82,8 @@ class Training:
             state, step=state.step + 1, window=done.cursor[0], batch=done.cursor[1], rows=state.rows + rows,
             tokens=state.tokens + tokens, documents=state.documents + documents, seconds=state.seconds + seconds,
         )  # fmt: skip
-        if done.batch.length not in self._lengths:
-            self._lengths.add(done.batch.length)
+        if done.batch.length not in self.lengths:
+            self.lengths.add(done.batch.length)
             self.send(report.Compiled(step=state.step, length=done.batch.length, seconds=seconds))
         self.history.append(incident.Past(step=state.step, loss=result.loss, grad_norm=result.norm, learning_rate=rate))
         self.send(
@@ -112,15 +111,14 @@ class Training:
         self.saved = self.state.step
         self.send(report.Saved(step=self.state.step, path=str(path), seconds=time.monotonic() - began))
 
-    def _explain(self, error: NonFinite, upcoming: Next, rate: float) -> None:
-        place, step = (upcoming.window, upcoming.number), self.state.step + 1
+    def _explain(self, error: NonFinite, upcoming: Next, step: int, rate: float) -> None:
         path, message = incident.write(
             self.folder.incidents,
             error,
             self.inputs,
             upcoming.batch,
             step=step,
-            place=place,
+            place=(upcoming.window, upcoming.number),
             learning_rate=rate,
             history=list(self.history),
         )

@@ -96,7 +96,18 @@ def work(folder: RunDir, send: report.Send, stop: Stop) -> None:
     stop.listen()
     send(report.Started(step=state.step, resumed_from=None if found is None else str(found.path), notes=tuple(notes)))
     saved = -1 if found is None else state.step
-    Training(run.trainer, folder, Path(run.vocab), net, feed, inputs, state, saved, send, stop).run()
+    Training(
+        config=run.trainer,
+        folder=folder,
+        vocab=Path(run.vocab),
+        net=net,
+        feed=feed,
+        inputs=inputs,
+        state=state,
+        saved=saved,
+        send=send,
+        stop=stop,
+    ).run()
 
 
 class Stop:

@@ -13,10 +13,12 @@ import msgspec
 import numpy as np
 import pytest
 import trainer_support as support
-from mindstream_trainer import checkpoint, weights
+from mindstream_common.errors import ConfigError
+from mindstream_trainer import checkpoint, rank, weights
 from mindstream_trainer.checkpoint import latest_valid
 from mindstream_trainer.config import TrainerConfig
 from mindstream_trainer.rundir import RunDir, ShardFile, WindowFile
+from mindstream_trainer.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.mindspore
 EXACT = TrainerConfig(
@@ -328,3 +330,38 @@ def test_it_dies_with_the_process_that_started_it(tmp_path: Path, shards: list[S
     while Path(f"/proc/{rank}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path(f"/proc/{rank}").exists()
+
+
+def based(tmp_path: Path, vocab: Path, head: bool = True):  # type: ignore[no-untyped-def]
+    """A run whose base is a Hugging Face folder (weights and vocab.txt side by side), and the base's folder."""
+    folder = tmp_path / "base"
+    folder.mkdir()
+    source = weights.to_hf(weights.initial(support.TINY, 5), support.TINY)
+    weights.write(folder / "model.safetensors", {k: v for k, v in source.items() if head or not k.startswith("cls.")})
+    (folder / "vocab.txt").write_bytes(vocab.read_bytes())
+    run = support.make_run(tmp_path / "run", EXACT, [], vocab, weights=folder / "model.safetensors")
+    return run.read_run(), folder
+
+
+def test_base_weights_are_taken_as_they_are(tmp_path: Path, vocab: Path) -> None:
+    run, _ = based(tmp_path, vocab)
+    ours, optimizer, state, notes = rank.start(run, Vocabulary.read(vocab), None)
+    expected = weights.initial(support.TINY, 5)
+    assert all((ours[name] == expected[name]).all() for name in expected)
+    assert (optimizer, state.step, state.window, state.batch, notes) == (None, 0, 1, 0, [])
+
+
+def test_a_base_without_a_head_says_what_first_loss_is_healthy(tmp_path: Path, vocab: Path) -> None:
+    run, _ = based(tmp_path, vocab, head=False)
+    (note,) = rank.start(run, Vocabulary.read(vocab), None)[3]
+    assert "no masked-LM head" in note
+    assert f"{np.log(support.SIZE):.2f}" in note
+
+
+def test_another_vocabulary_than_the_base_s_is_refused(tmp_path: Path, vocab: Path) -> None:
+    run, folder = based(tmp_path, vocab)
+    lines = vocab.read_text(encoding="utf-8").split("\n")
+    lines[7], lines[8] = lines[8], lines[7]
+    (folder / "vocab.txt").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(ConfigError, match="first difference is entry 7"):
+        rank.start(run, Vocabulary.read(vocab), None)
