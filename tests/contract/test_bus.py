@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from mindstream_cli.servers import Server, running, settings
 from mindstream_common.bus import Bus, StreamFull, connect
 from mindstream_common.bus_memory import MemoryBus
 from mindstream_common.errors import ConfigError, Fenced, Transient
 from mindstream_common.topology import CATALOG, FILES, JOURNAL, RAW
-from mindstream_cli.servers import Server, running, settings
 
 
 @pytest.fixture(params=["memory", pytest.param("nats", marks=pytest.mark.servers)])
@@ -194,4 +194,3 @@ def restart(server: Server) -> None:
     server.kill()
     server.start()
     server.wait_ready()
-
