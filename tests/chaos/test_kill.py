@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 from local import Local, local, run_config, write_documents, write_vocabulary
 from mindstream_cli.audit_report import balanced
 
@@ -86,12 +89,7 @@ def wait_until_back(stack: Local, victim: str) -> None:
 
 def test_no_process_outlives_a_killed_stack(tmp_path: Path) -> None:
     """``kill -9`` of ``mindstream up`` itself leaves nothing behind, and the next start goes on from there."""
-    import subprocess
-    import sys
-
     vocab = write_vocabulary(tmp_path / "vocab.txt")
-    import yaml
-
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(run_config(vocab)), encoding="utf-8")
     argv = [
         sys.executable,
@@ -117,5 +115,5 @@ def test_no_process_outlives_a_killed_stack(tmp_path: Path) -> None:
             time.sleep(0.2)
         up.kill()
         up.wait()
-        gone, alive = psutil.wait_procs(family, timeout=10)
+        _, alive = psutil.wait_procs(family, timeout=10)
         assert not alive, alive
