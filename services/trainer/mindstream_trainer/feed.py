@@ -127,5 +127,5 @@ class Inputs:
             data = self.reader.shard(row.shard)
             ids = data.row(row.row)
             tokens += len(ids) - int(np.isin(ids, ends).sum())
-            documents += int(row.epoch == 0 and data.opens[row.row])
+            documents += int(data.opens[row.row]) if row.epoch == 0 else 0
         return tokens, documents

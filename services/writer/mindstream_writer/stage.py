@@ -12,9 +12,9 @@ from mindstream_common.stage import Counts, Declaration, Product, Work
 
 from mindstream_writer import mindrecord
 from mindstream_writer.config import WriterConfig
-from mindstream_writer.rows import Row, dtype_of, group, read
+from mindstream_writer.rows import Rows, dtype_of, group, read
 
-ALGORITHM = "1"  # raised when the same rows would give another file
+ALGORITHM = "2"  # raised when the same rows would give another file
 DECLARATION = Declaration(name="writer", takes=TokenShard, makes=CatalogShard)
 
 
@@ -39,21 +39,20 @@ class WriterStage:
                 f"{event.tokenizer_sha256}); this pipeline's has {self._vocab_size} (sha256 {self._tokenizer}). "
                 "Another base model is another pipeline: replay the clean shards there."
             )
-        rows = [row for path in work.files for row in read(path, event.id, self._vocab_size)]
-        tokens = sum(row.count - 2 for row in rows)
-        if (len(rows), tokens) != (event.rows, event.tokens):
+        rows = read(work.files, event.id, self._vocab_size)
+        if (len(rows), rows.tokens) != (event.rows, event.tokens):
             raise Poison(
-                f"shard {event.id} holds {len(rows)} rows, {tokens} tokens; its event says {event.rows}, {event.tokens}"
+                f"shard {event.id} holds {len(rows)} rows, {rows.tokens} tokens; its event says {event.rows}, {event.tokens}"
             )
-        yield self._product(work, rows, tokens)
+        yield self._product(work, rows)
 
-    def _product(self, work: Work[TokenShard], rows: list[Row], tokens: int) -> Product:
+    def _product(self, work: Work[TokenShard], rows: Rows) -> Product:
         ordered, groups = group(rows)
         files = {}
-        if ordered:
+        if len(ordered):
             path = work.folder / f"{ids.shard_id('writer', (work.event.id,), self.configuration)}.mindrecord"
             index = mindrecord.write(path, ordered, self._config.header_size, self._config.page_size)
-            mindrecord.verify(path, ordered)
+            mindrecord.verify(path, ordered, self._config.page_size)
             files = {".mindrecord": path, ".mindrecord.db": index}
         counts = Counts(
             documents_in=work.event.documents,
@@ -61,12 +60,12 @@ class WriterStage:
             bytes_in=sum(path.stat().st_size for path in work.files),
             bytes_out=sum(path.stat().st_size for path in files.values()),
             rows=len(ordered),
-            tokens_in=tokens,
-            tokens_out=tokens,
+            tokens_in=rows.tokens,
+            tokens_out=rows.tokens,
         )
         fields = {
             "rows": len(ordered),
-            "tokens": tokens,
+            "tokens": rows.tokens,
             "vocab_size": self._vocab_size,
             "tokenizer_sha256": self._tokenizer,
             "dtype": dtype_of(self._vocab_size),

@@ -141,11 +141,15 @@ def test_numbers_balance_from_files_to_rows(tmp_path: Path, vocab: Path) -> None
     tokens = rows = 0
     for event, product in written:
         assert isinstance(event, CatalogShard)
-        found = list(mindrecord.read(product.files[".mindrecord"]))
+        kind = np.dtype(event.dtype).newbyteorder("<")
+        found = []
+        for block in mindrecord.read(product.files[".mindrecord"]):
+            sizes = np.frombuffer(block["sizes"], "<i4")
+            parts = np.split(np.frombuffer(block["tokens"], kind), np.cumsum(sizes)[:-1])
+            found += list(zip(block["documents"].split("\n"), parts, strict=True))
         assert len(found) == event.rows == sum(group.rows for group in event.groups)
         lengths = [group.length for group in event.groups for _ in range(group.rows)]
-        for (document, data), length in zip(found, lengths, strict=True):
-            row = np.frombuffer(data, np.dtype(event.dtype).newbyteorder("<"))
+        for (document, row), length in zip(found, lengths, strict=True):
             assert (row[0], row[-1]) == (2, 3)
             assert len(row) <= length
             documents.add(document)

@@ -16,7 +16,7 @@ from mindstream_common.ids import shard_id
 from mindstream_common.stage import Product, Work
 from mindstream_writer import mindrecord
 from mindstream_writer.config import WriterConfig
-from mindstream_writer.rows import Row
+from mindstream_writer.rows import Rows
 from mindstream_writer.stage import WriterStage
 
 VOCAB = 1000
@@ -44,6 +44,17 @@ def work_of(
         "rows": len(rows), "tokens": sum(len(t) - 2 for t in tokens), "vocab_size": vocab_size, "tokenizer_sha256": SHA,
     } | (said or {})  # fmt: skip
     return Work(event=TokenShard(**event), files=(folder / "in.parquet",), folder=folder, claims=MemoryClaims())
+
+
+def rows_in(path: Path, dtype: str = "<u2") -> list[tuple[str, list[int]]]:
+    """(document, ids) of every row of a file."""
+    found = []
+    for block in mindrecord.read(path):
+        sizes, ids = np.frombuffer(block["sizes"], "<i4"), np.frombuffer(block["tokens"], dtype)
+        parts = np.split(ids, np.cumsum(sizes))
+        assert not len(parts.pop())
+        found += list(zip(block["documents"].split("\n"), [part.tolist() for part in parts], strict=True))
+    return found
 
 
 def some_rows(count: int, vocab_size: int = VOCAB) -> Tokens:
@@ -75,10 +86,7 @@ def test_rows_come_back_sorted_by_split_and_length_and_otherwise_in_order(write:
     rows = some_rows(2345)
     product = write(rows)
     expected = sorted(rows, key=lambda row: (row[1], row[2]))
-    found = list(mindrecord.read(product.files[".mindrecord"]))
-    assert [(name, np.frombuffer(tokens, "<u2").tolist()) for name, tokens in found] == [
-        (row[0], row[3]) for row in expected
-    ]
+    assert rows_in(product.files[".mindrecord"]) == [(row[0], row[3]) for row in expected]
     event = CatalogShard(
         id="0" * 32, domain="d", objects=(), created=0.0, root="0" * 32, parents=(), documents=1, **product.fields
     )
@@ -117,8 +125,7 @@ def test_the_files_have_their_final_name_and_the_same_bytes_each_time(write: Wri
 def test_large_vocabularies_are_int32(write: Write) -> None:
     size = (1 << 16) + 1
     product = write([("a", "train", 64, [1, 65536, 2])], size)
-    [(_, tokens)] = mindrecord.read(product.files[".mindrecord"])
-    assert np.frombuffer(tokens, "<i4").tolist() == [1, 65536, 2]
+    assert rows_in(product.files[".mindrecord"], "<i4") == [("a", [1, 65536, 2])]
     assert product.fields["dtype"] == "int32"
     assert write([("a", "train", 64, [1, 65535, 2])], 1 << 16).fields["dtype"] == "uint16"
 
@@ -155,23 +162,60 @@ def test_rows_that_are_not_what_the_event_says_are_refused(write: Write) -> None
         write(some_rows(3), said={"rows": 4})
 
 
+def plain(count: int) -> Rows:
+    """Rows of four equal ids, each row other ones."""
+    ids = np.repeat(np.arange(count) % 251, 4).astype("<u2")
+    return Rows(
+        documents=[f"d{n}" for n in range(count)], splits=np.ones(count, np.int8), lengths=np.full(count, 64, np.int32),
+        ids=ids, starts=np.arange(count + 1) * 4, words=None, tokens=2 * count,
+    )  # fmt: skip
+
+
 @pytest.mark.mindspore
 def test_a_file_that_reads_back_different_is_never_handed_on(tmp_path: Path) -> None:
-    rows = [Row(document=f"d{n}", split="train", length=64, count=4, tokens=bytes([n % 251]) * 8) for n in range(300)]
+    page = 1 << 18
     path = tmp_path / "abc.mindrecord"
-    mindrecord.write(path, rows, 1 << 16, 1 << 18)
-    mindrecord.verify(path, rows)
-    with pytest.raises(OSError, match="300 rows read back of 301"):
-        mindrecord.verify(path, [*rows, rows[0]])
-    with pytest.raises(OSError, match="row 299 reads back different"):
-        mindrecord.verify(path, rows[:-1])
+    mindrecord.write(path, plain(1024), 1 << 16, page)
+    mindrecord.verify(path, plain(1024), page)
+    with pytest.raises(OSError, match="1024 rows read back of 2000"):
+        mindrecord.verify(path, plain(2000), page)
+    with pytest.raises(OSError, match="rows from 512 on reads back different"):
+        mindrecord.verify(path, plain(1020), page)
     data = path.read_bytes()
-    at = data.index(rows[7].tokens)
+    at = data.index(plain(8).ids[-4:].tobytes())
     path.write_bytes(data[:at] + b"\xff" + data[at + 1 :])  # MindSpore reads flipped bits without a word
-    with pytest.raises(OSError, match="row 7 reads back different"):
-        mindrecord.verify(path, rows)
+    with pytest.raises(OSError, match="rows from 0 on reads back different"):
+        mindrecord.verify(path, plain(1024), page)
     with pytest.raises(FileExistsError, match="written once"):
-        mindrecord.write(path, rows, 1 << 16, 1 << 18)
+        mindrecord.write(path, plain(1024), 1 << 16, page)
+
+
+def test_blocks_are_all_rows_in_order_and_fit_a_page() -> None:
+    rows = plain(5000)
+    for limit in (100, 4000, 1 << 16):
+        found = list(mindrecord.blocks(rows, limit))
+        assert b"".join(block["tokens"] for block in found) == rows.ids.tobytes()
+        assert "\n".join(block["documents"] for block in found).split("\n") == rows.documents
+        assert max(len(block["sizes"]) // 4 for block in found) <= mindrecord.BLOCK_ROWS
+        assert max(sum(map(len, block.values())) for block in found) <= limit
+    assert [len(block["sizes"]) // 4 for block in mindrecord.blocks(rows, 1)] == [1] * 5000  # a row is never cut
+
+
+@pytest.mark.mindspore
+def test_marks_of_words_stay_with_their_tokens(tmp_path: Path) -> None:
+    rows = some_rows(700)
+    work = work_of(tmp_path / "in", rows)
+    table = pq.read_table(work.files[0])
+    marks = [[id % 2 == 0 for id in row[3]] for row in rows]
+    table = table.append_column("words", pa.array(marks, pa.large_list(pa.bool_())))
+    pq.write_table(table, work.files[0])
+    [product] = WriterStage(WriterConfig(), VOCAB, SHA).run(work)
+    tokens, words = [], []
+    for block in mindrecord.read(product.files[".mindrecord"]):
+        ids = np.frombuffer(block["tokens"], "<u2")
+        tokens.append(ids)
+        words.append(np.unpackbits(np.frombuffer(block["words"], np.uint8), count=len(ids)))
+    assert (np.concatenate(words) == (np.concatenate(tokens) % 2 == 0)).all()
 
 
 def test_the_tokenizer_is_part_of_the_configuration() -> None:
