@@ -49,14 +49,38 @@ class Shard(Event, frozen=True, kw_only=True):
     documents: Count
 
 
-class SourceFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of a bundle: the name that people know it by, and the fields that hold the text (csv, jsonl)."""
+class SourceFileV1(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of a bundle as ``files.v1`` said it."""
 
     name: str
     text_fields: tuple[str, ...] = ()
 
 
-class FileBundle(Event, frozen=True, kw_only=True, tag="files.v1"):
+class FileBundleV1(Event, frozen=True, kw_only=True, tag="files.v1"):
+    """Files that were accepted, as written before ``files.v2``. Read for ever, never written."""
+
+    files: tuple[SourceFileV1, ...]
+
+    def upgraded(self) -> FileBundle:
+        """The same bundle, with the same id, as it is written now."""
+        files = tuple(SourceFile(name=file.name, text_fields=file.text_fields) for file in self.files)
+        return FileBundle(id=self.id, domain=self.domain, objects=self.objects, created=self.created, files=files)
+
+
+class SourceFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of a bundle: the name that people know it by, and where in its records the text is.
+
+    ``text_fields`` are joined by newlines; ``template`` (``{ask}\\n{answer}``) takes their place when it is set.
+    ``members``: only these files of an archive (the ones that a dead letter is about); empty means all.
+    """
+
+    name: str
+    text_fields: tuple[str, ...] = ()
+    template: str = ""
+    members: tuple[str, ...] = ()
+
+
+class FileBundle(Event, frozen=True, kw_only=True, tag="files.v2"):
     """Files that were accepted: their bytes lie in the store; ``files[i]`` describes ``objects[i]``."""
 
     files: tuple[SourceFile, ...]
@@ -161,7 +185,7 @@ class Window(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
 StageEvent = FileBundle | RawShard | CleanShard | TokenShard | CatalogShard
 JournalRecord = RunStarted | Window
 
-_stage_decoder = msgspec.json.Decoder(StageEvent)
+_stage_decoder = msgspec.json.Decoder(StageEvent | FileBundleV1)
 _journal_decoder = msgspec.json.Decoder(JournalRecord)
 _dead_decoder = msgspec.json.Decoder(DeadLetter)
 
@@ -172,15 +196,16 @@ def encode(event: Struct) -> bytes:
 
 
 def decode(data: bytes) -> StageEvent:
-    """Read a stage event.
+    """Read a stage event; one of an older version comes back as the newest.
 
     Raises:
         Poison: the bytes are not an event of a known type and version, or hold unknown fields.
     """
     try:
-        return _stage_decoder.decode(data)
+        event = _stage_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Poison(f"not an event that this version reads: {error}; it begins {data[:120]!r}") from error
+    return event.upgraded() if isinstance(event, FileBundleV1) else event
 
 
 def decode_journal(data: bytes) -> JournalRecord:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from mindstream_common.events import Event, FileBundle, Id, Object, StageEvent
+from mindstream_common.events import Event, FileBundle, FileBundleV1, Id, Object, StageEvent
 from mindstream_common.ids import shard_id
 from mindstream_common.stage import Counts
 from mindstream_common.store import NotFound, Store
@@ -19,7 +19,7 @@ from mindstream_common.topology import manifest_key
 class DeadFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file that ingest could not read; it goes to the dead letters by itself."""
 
-    bundle: FileBundle
+    bundle: FileBundle | FileBundleV1
     error: str
 
 

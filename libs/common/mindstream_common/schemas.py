@@ -20,6 +20,7 @@ from mindstream_common.events import (
     CleanShard,
     DeadLetter,
     FileBundle,
+    FileBundleV1,
     RawShard,
     RunStarted,
     TokenShard,
@@ -29,7 +30,7 @@ from mindstream_common.manifests import Manifest
 from mindstream_common.topology import CATALOG, CLEAN, DEAD, FILES, JOURNAL, RAW, STREAMS, TOKENS, Stream
 
 MESSAGES: dict[Stream, tuple[type[msgspec.Struct], ...]] = {
-    FILES: (FileBundle,),
+    FILES: (FileBundle, FileBundleV1),
     RAW: (RawShard,),
     CLEAN: (CleanShard,),
     TOKENS: (TokenShard,),

@@ -8,7 +8,7 @@ import contextlib
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,16 @@ from mindstream_common.stage import Declaration
 from mindstream_common.worker import Factory
 
 Build = Callable[[dict[str, Any]], Factory]
+Beside = Callable[[dict[str, Any], Settings], Awaitable[None]]
 
 
-def main(declaration: Declaration, build: Build) -> None:
+def main(declaration: Declaration, build: Build, beside: Beside | None = None) -> None:
     """Run a stage's service from the command line; never returns.
 
     Args:
         declaration: what the stage takes and makes.
         build: from the run's file to a picklable callable that makes the stage (it is called in the worker's process).
+        beside: what else this service does, as long as it runs (ingest listens); cancelled when the stage has drained.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m mindstream_{declaration.name}",
@@ -39,7 +41,7 @@ def main(declaration: Declaration, build: Build) -> None:
     parser.add_argument("--slots", type=int, default=1, help="shards to work on at the same time (default 1)")
     arguments = parser.parse_args()
     logs.configure(service=declaration.name)
-    exit_with(lambda: asyncio.run(_serve(declaration, build, arguments)))
+    exit_with(lambda: asyncio.run(_serve(declaration, build, beside, arguments)))
 
 
 def exit_with(call: Callable[[], None]) -> None:
@@ -52,14 +54,24 @@ def exit_with(call: Callable[[], None]) -> None:
     sys.exit(0)
 
 
-async def _serve(declaration: Declaration, build: Build, arguments: argparse.Namespace) -> None:
+async def _serve(declaration: Declaration, build: Build, beside: Beside | None, arguments: argparse.Namespace) -> None:
     where = settings.from_environment()
     data = config.load(arguments.config)
     pipeline = config.section(data, "pipeline", PipelineConfig, arguments.config)
     factory = build(data)
     with contextlib.ExitStack() as stack:
         scratch = arguments.scratch or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mindstream-")))
-        await run_stage(declaration, factory, where, pipeline, scratch, arguments.slots)
+        stage = asyncio.ensure_future(run_stage(declaration, factory, where, pipeline, scratch, arguments.slots))
+        others = [asyncio.ensure_future(beside(data, where))] if beside else []
+        try:
+            await asyncio.wait([stage, *others], return_when=asyncio.FIRST_COMPLETED)
+            for done in (task for task in others if task.done()):
+                done.result()  # its error ends the service
+            await stage
+        finally:
+            for task in (stage, *others):
+                task.cancel()
+            await asyncio.gather(stage, *others, return_exceptions=True)
 
 
 async def run_stage(

@@ -69,12 +69,17 @@ class Claims(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work(Generic[E]):
-    """What a stage works on."""
+    """What a stage works on.
+
+    ``known``: counts of the parts that an earlier delivery has stored, from part 0 on. What a stage yields for those is
+    not looked at; one that can go on from there without doing them again may yield empty products in their place.
+    """
 
     event: E
     files: tuple[Path, ...]  # event.objects, downloaded and verified, in the same order
     folder: Path  # scratch: outputs go here; emptied afterwards
     claims: Claims
+    known: tuple[Counts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from mindstream_common.ids import shard_id
 from mindstream_common.manifests import DeadFile, Manifest
 from mindstream_common.process import die_with_parent
 from mindstream_common.settings import Settings
-from mindstream_common.stage import Claims, Declaration, Drop, Product, Stage, Work
+from mindstream_common.stage import Claims, Counts, Declaration, Drop, Product, Stage, Work
 from mindstream_common.store import S3Store, Store
 from mindstream_common.topology import drops_key, manifest_key, shard_key
 
@@ -222,11 +222,11 @@ class Workshop:
         for manifest in known:
             yield Stored(manifest, repeated=True)
         if not (known and known[-1].last):
-            yield from self._make(event, len(known))
+            yield from self._make(event, tuple(manifest.counts for manifest in known))
         if isinstance(self._claims, ValkeyClaims):
             self._claims.settle(event.id)
 
-    def _make(self, event: StageEvent, known: int) -> Iterator[Stored]:
+    def _make(self, event: StageEvent, known: tuple[Counts, ...]) -> Iterator[Stored]:
         shutil.rmtree(self._scratch, ignore_errors=True)
         inputs, outputs = self._scratch / "in", self._scratch / "out"
         inputs.mkdir(parents=True)
@@ -236,9 +236,9 @@ class Workshop:
             path = inputs / f"{number}{''.join(Path(object.key).suffixes[-2:])}"
             self._store.get_file(object, path)
             paths.append(path)
-        work = Work(event=event, files=tuple(paths), folder=outputs, claims=self._claims)
+        work = Work(event=event, files=tuple(paths), folder=outputs, claims=self._claims, known=known)
         for part, product, last in _with_last(self._stage.run(work)):
-            if part >= known:
+            if part >= len(known):
                 manifest, repeated = self._store_part(event, part, product, last)
                 yield Stored(manifest, repeated=repeated)
             for path in product.files.values():

@@ -13,9 +13,10 @@ from mindstream_common.errors import Poison
 from mindstream_common.topology import STREAM_OF, drops_key, manifest_key, shard_key, subject_of
 
 GOLDEN = Path(__file__).parent / "golden"
-STAGE_TAGS = ("files.v1", "raw.v1", "clean.v1", "tokens.v1", "catalog.v1")
+STAGE_TAGS = ("files.v2", "raw.v1", "clean.v1", "tokens.v1", "catalog.v1")
 DECODERS: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(STAGE_TAGS, events.decode),
+    "files.v1": lambda data: msgspec.json.decode(data, type=events.FileBundleV1),
     "run_started.v1": events.decode_journal,
     "window.v1": events.decode_journal,
     "dead.v1": events.decode_dead,
@@ -83,8 +84,8 @@ def test_a_missing_field_is_refused(tag: str) -> None:
 
 @pytest.mark.parametrize("tag", STAGE_TAGS)
 def test_an_unknown_version_is_poison(tag: str) -> None:
-    data = msgspec.json.decode(golden(tag)) | {"type": tag.replace(".v1", ".v2")}
-    with pytest.raises(Poison, match=r"\.v2"):
+    data = msgspec.json.decode(golden(tag)) | {"type": tag[:-1] + "9"}
+    with pytest.raises(Poison, match=r"\.v9"):
         events.decode(msgspec.json.encode(data))
 
 
@@ -126,6 +127,18 @@ def test_events_travel_and_lie_where_the_table_says() -> None:
     assert manifest_key(type(raw), "medical", "x") == "shards/raw/medical/x.manifest.json"
     assert drops_key(type(raw), "medical", "x") == "drops/raw/medical/x.parquet"
     assert {type(events.decode(golden(tag))) for tag in STAGE_TAGS} == set(STREAM_OF)
+
+
+def test_a_bundle_of_the_first_version_is_read_as_the_newest() -> None:
+    """Events that lie in queues and dead letters outlive the code that wrote them."""
+    old, new = msgspec.json.decode(golden("files.v1")), events.decode(golden("files.v1"))
+    assert isinstance(new, events.FileBundle)
+    assert (new.id, new.domain, new.created) == (old["id"], old["domain"], old["created"])
+    assert [(file.name, list(file.text_fields)) for file in new.files] == [
+        (file["name"], file["text_fields"]) for file in old["files"]
+    ]
+    assert {(file.template, file.members) for file in new.files} == {("", ())}
+    assert msgspec.json.decode(events.encode(new))["type"] == "files.v2"
 
 
 def test_a_dead_letter_keeps_the_events_own_bytes() -> None:
