@@ -21,6 +21,8 @@ class Trainer(Section, frozen=True, kw_only=True):
     steps: Annotated[int, Meta(ge=1)] = 100
     learning_rate: float = 0.1
     window: Inner = Inner()
+    stages: tuple[Inner, ...] = ()
+    named: dict[str, Inner] | None = None
 
     def __post_init__(self) -> None:
         if self.steps == 13:
@@ -55,6 +57,8 @@ def test_a_section_name_need_not_be_text(tmp_path: Path) -> None:
     [
         ({"stepz": 3}, "unknown field `stepz` (did you mean 'steps'?)"),
         ({"window": {"row": 3}}, "unknown field `row` - at `$.window` (did you mean 'rows'?)"),
+        ({"stages": [{"rowz": 3}]}, "unknown field `rowz` - at `$.stages[0]` (did you mean 'rows'?)"),
+        ({"named": {"a": {"rowz": 3}}}, "(did you mean 'rows'?)"),
         ({"zzz": 3}, "unknown field `zzz`"),
         ({"steps": "many"}, "Expected `int`, got `str` - at `$.steps`"),
         ({"steps": True}, "Expected `int`, got `bool` - at `$.steps`"),
