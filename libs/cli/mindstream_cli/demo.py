@@ -121,7 +121,7 @@ class Demo:
                 base,
                 Path(weights.local_checkpoint) / "model.safetensors",
                 self.data["trainer"]["steps"],
-                self.domains,
+                [*self.domains, GENERAL],  # replayed, so that it is not forgotten
             )
             self._say(
                 f"Domain text goes in: {', '.join(self.domains)}. The second half follows while the model trains on the first."
