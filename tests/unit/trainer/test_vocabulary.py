@@ -67,3 +67,15 @@ def test_another_vocabulary_is_refused_with_hashes_and_the_first_difference(
     assert ours.sha256 in str(caught.value)
     assert theirs.sha256 in str(caught.value)
     check_same(theirs, Vocabulary.read(tmp_path / "theirs.txt"))
+
+
+REAL = Path(__file__).parents[4] / "shared" / "data" / "bert_vocab_zh.txt"
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the real vocabulary (../shared/data) is not on this machine")
+def test_the_real_chinese_vocabulary() -> None:
+    vocabulary = Vocabulary.read(REAL)
+    assert len(vocabulary) == 21128
+    assert vocabulary.special == {"pad": 0, "unknown": 100, "cls": 101, "sep": 102, "mask": 103}
+    assert [vocabulary.entries[i] for i in (511, 1521, 2769)] == ["。", "哦", "我"]  # after U+2028, near 344
+    assert vocabulary.ordinary.min() > 103
