@@ -1,10 +1,19 @@
-"""Text that was decoded wrongly before it came here: repaired where nothing was lost, recognised where it was."""
+"""Rule ``encoding``: text that was decoded wrongly before it came here is repaired where nothing was lost, and dropped
+where it was."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from typing import Annotated
 
 import ftfy
+from mindstream_common.config import Section
+from msgspec import Meta
+
+from mindstream_cleaning import tags
+from mindstream_cleaning.page import Page, Rule, Verdict
+from mindstream_cleaning.reasons import MOJIBAKE
 
 # What the bytes 0x80-0xBF of UTF-8 look like when read as Latin-1 or Windows-1252.
 _TAIL = "[\u0080-\u00bf" + bytes(range(0x80, 0xA0)).decode("cp1252", "ignore") + "]"
@@ -17,7 +26,30 @@ _CONFIG = ftfy.TextFixerConfig(
     uncurl_quotes=False, fix_line_breaks=False, fix_surrogates=False, remove_control_chars=False, normalization=None,
 )  # fmt: skip
 LOST = "锟斤拷"  # U+FFFD twice, written as UTF-8 and read as GBK
-REPLACED_SHARE = 0.01
+
+
+class EncodingConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``repair``: undo UTF-8 that was read as Latin-1 or Windows-1252. ``replaced_share``: a text of which more than
+    this share is U+FFFD, or that holds ``锟斤拷``, is dropped as ``mojibake``."""
+
+    enabled: bool = True
+    repair: bool = True
+    replaced_share: Annotated[float, Meta(ge=0, le=1)] = 0.01
+
+
+def rule(config: EncodingConfig) -> Rule:
+    """Repairs, brings into NFC, and drops what is beyond repair."""
+
+    def apply(page: Page) -> Verdict | None:
+        if page.text.isascii():
+            return None
+        text = repair(page.text) if config.repair else page.text
+        page.text = unicodedata.normalize("NFC", text)
+        if is_lost(page.text, config.replaced_share, markup=page.format == "html"):
+            return Verdict(MOJIBAKE, "bytes were replaced before this text came here")
+        return None
+
+    return apply
 
 
 def repair(text: str) -> str:
@@ -31,6 +63,14 @@ def _undo(run: str) -> str:
     return str(ftfy.fix_encoding(run, _CONFIG))
 
 
-def is_lost(text: str) -> bool:
-    """Whether bytes were replaced before the text came here: ``锟斤拷``, or more than 1 % of U+FFFD."""
-    return LOST in text or text.count("\ufffd") > REPLACED_SHARE * len(text)
+def is_lost(text: str, share: float = 0.01, *, markup: bool = False) -> bool:
+    """Whether bytes were replaced before the text came here: ``锟斤拷``, or more than ``share`` of it is U+FFFD.
+
+    With ``markup`` the tags do not count as text.
+    """
+    if LOST in text:
+        return True
+    replaced = text.count("\ufffd")
+    if not replaced:
+        return False
+    return replaced > share * len(tags.to_text(text) if markup else text)
