@@ -7,92 +7,134 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import xxhash
-from mindstream_common import documents, ids
-from mindstream_common.documents import Document
-from mindstream_common.events import CleanShard, Split, TokenShard
+import numpy.typing as npt
+import pyarrow as pa
+from mindstream_common import ids
+from mindstream_common.errors import ConfigError
+from mindstream_common.events import CleanShard, TokenShard
 from mindstream_common.stage import Counts, Declaration, Drop, Product, Work
 
-from mindstream_tokenizer import table, vocabulary
-from mindstream_tokenizer.config import TokenizerConfig, default_buckets
-from mindstream_tokenizer.encoder import Encoded, Encoder
-from mindstream_tokenizer.rows import cut
-from mindstream_tokenizer.table import Row
+from mindstream_tokenizer import rows, table, vocabulary
+from mindstream_tokenizer.batch import TokenEncoder
+from mindstream_tokenizer.config import TokenizerConfig, buckets
+from mindstream_tokenizer.encoder import Encoder
+from mindstream_tokenizer.jsonfile import JsonEncoder
+from mindstream_tokenizer.rows import Layout, Spans
+from mindstream_tokenizer.shard import Shard, read
+from mindstream_tokenizer.table import SPLITS, Columns
 
-ALGORITHM = "1"  # raised when the same documents would give other rows
+ALGORITHM = "2"  # raised when the same documents would give other rows
 DECLARATION = Declaration(name="tokenizer", takes=CleanShard, makes=TokenShard)
 NO_TOKENS = "no_tokens"  # only characters that the tokenizer deletes
-BATCH = 256  # documents encoded together
+
+
+def encoder(config: TokenizerConfig, vocab: Path) -> TokenEncoder:
+    """The encoder for a vocabulary: the table for a vocab.txt, Hugging Face's library for a tokenizer.json.
+
+    Raises:
+        ConfigError: the file cannot be used, or leaves no room for text in a row.
+    """
+    if vocab.suffix == ".json":
+        made: TokenEncoder = JsonEncoder(vocab, config.end_token)
+    else:
+        made = Encoder(vocabulary.load(vocab), config.lowercase)
+    if config.max_length <= len(made.begin) + len(made.end):
+        raise ConfigError(
+            f"tokenizer.max_length is {config.max_length}, and {vocab} puts {len(made.begin)} special tokens before a text "
+            f"and {len(made.end)} behind it: choose a larger one."
+        )
+    return made
 
 
 class TokenizerStage:
-    """One shard of rows for each clean shard. A row holds one document; a document has one row or more."""
+    """One shard of rows for each clean shard."""
 
     def __init__(self, config: TokenizerConfig, vocab: Path) -> None:
         """Raises ConfigError when the vocabulary cannot be used."""
         self._config = config
-        self._vocabulary = vocabulary.load(vocab)
-        self._encoder = Encoder(self._vocabulary, config.lowercase)
-        self._buckets = np.array(config.buckets or default_buckets(config.max_length))
-        libraries = {name: version(name) for name in ("tokenizers", "xxhash")}
+        self._encoder = encoder(config, vocab)
+        self._buckets = np.array(buckets(config))
+        libraries = ["tokenizers", "xxhash", *(["rjieba"] if config.whole_word else [])]
         self.configuration = ids.configuration_hash(
-            config, tokenizer=ALGORITHM, vocabulary=self._vocabulary.sha256, **libraries
+            config,
+            tokenizer=ALGORITHM,
+            vocabulary=self._encoder.sha256,
+            **{name: version(name) for name in libraries},
         )
 
     def run(self, work: Work[CleanShard]) -> Iterator[Product]:
-        rows: list[Row] = []
-        drops: list[Drop] = []
-        counts = Counts()
-        for document, encoded in self._encode(work):
-            counts.documents_in += 1
-            counts.bytes_in += len(document.text.encode())
-            counts.tokens_in += len(encoded.ids)
-            unknown = int(np.count_nonzero(encoded.ids == self._encoder.unknown))
-            counts.extra["unknown_tokens"] = counts.extra.get("unknown_tokens", 0) + unknown
-            made = self._rows(document, encoded)
-            rows += made
-            if not made:
-                drops.append(Drop(document=document.id, source=document.source, reason=NO_TOKENS, text=document.text))
-        yield self._product(work, rows, drops, counts)
-
-    def _encode(self, work: Work[CleanShard]) -> Iterator[tuple[Document, Encoded]]:
-        clean = [document for path in work.files for document in documents.read(path)]
-        for start in range(0, len(clean), BATCH):
-            batch = clean[start : start + BATCH]
-            yield from zip(batch, self._encoder.encode([document.text for document in batch]), strict=True)
-
-    def _rows(self, document: Document, encoded: Encoded) -> list[Row]:
-        split = self._split(document.text)
-        made = []
-        for start, stop in cut(document.text, encoded, self._config.max_length - 2):
-            tokens = np.concatenate(([self._encoder.cls], encoded.ids[start:stop], [self._encoder.sep])).astype(
-                np.int32
-            )
-            length = int(self._buckets[np.searchsorted(self._buckets, len(tokens))])
-            made.append(Row(document=document.id, split=split, length=length, tokens=tokens))
-        return made
-
-    def _split(self, text: str) -> Split:
-        """By the text alone: the same text never stands on both sides."""
-        share = xxhash.xxh3_64_intdigest(text.encode()) / 2**64
-        return "held_out" if share < self._config.held_out else "train"
-
-    def _product(self, work: Work[CleanShard], rows: list[Row], drops: list[Drop], counts: Counts) -> Product:
+        shard = read(work.files, self._encoder, self._config.whole_word)
+        splits = self._splits(shard)
+        spans = self._cut(shard, splits)
+        empty = np.flatnonzero(np.diff(shard.tokens) == 0).tolist()
+        drops = [Drop(reason=NO_TOKENS, **shard.document(number)) for number in empty]
         files = {}
-        if rows:
-            files[".parquet"] = (
-                work.folder / f"{ids.shard_id('tokenizer', (work.event.id,), self.configuration)}.parquet"
-            )
-            table.write(files[".parquet"], rows, len(self._vocabulary))
-        counts.rows = len(rows)
-        counts.dropped = {NO_TOKENS: len(drops)} if drops else {}
-        counts.documents_out = counts.documents_in - len(drops)
-        counts.tokens_out = sum(len(row.tokens) - 2 for row in rows)
-        counts.bytes_out = sum(path.stat().st_size for path in files.values())
+        if spans.rows:
+            name = ids.shard_id("tokenizer", (work.event.id,), self.configuration)
+            files[".parquet"] = work.folder / f"{name}.parquet"
+            specials = (len(self._encoder.begin), len(self._encoder.end))
+            table.write(files[".parquet"], self._columns(shard, spans, splits), self._encoder.entries, specials)
+        yield self._product(shard, spans, drops, files)
+
+    def _splits(self, shard: Shard) -> npt.NDArray[np.int8]:
+        """An index into SPLITS for each document, by the text alone: the same text never stands on both sides."""
+        share = self._config.held_out
+        return np.fromiter((hash / 2**64 < share for hash in shard.hashes), np.int8, len(shard.hashes))
+
+    def _cut(self, shard: Shard, splits: npt.NDArray[np.int8]) -> Spans:
+        length, begin, end = self._config.max_length, len(self._encoder.begin), len(self._encoder.end)
+        tokens, ends = shard.tokens.tolist(), shard.ends.tolist()
+        if self._config.packing == "document":
+            return rows.single(tokens, ends, length - begin - end)
+        groups = [np.flatnonzero(splits == split).tolist() for split in range(len(SPLITS))]
+        return rows.full(tokens, ends, length, (begin, end), groups)
+
+    def _columns(self, shard: Shard, spans: Spans, splits: npt.NDArray[np.int8]) -> Columns:
+        layout = rows.lay_out(shard.ids, spans, self._encoder.begin, self._encoder.end)
+        sizes = np.diff(layout.starts)
+        first = np.searchsorted(spans.rows, np.arange(len(sizes)))  # of each row's spans
+        documents = np.array(spans.documents)[first]
+        names = shard.names.take(pa.array(documents))
+        if self._config.packing == "full":
+            names = pa.array(_names(shard, spans, layout), pa.string())
+        words = None
+        if shard.words is not None:
+            words = shard.words[layout.source] & (layout.source >= 0)
+            words[layout.places] = False
+        lengths = self._buckets[np.searchsorted(self._buckets, sizes)].astype(np.int32)
+        return Columns(names, splits[documents], lengths, layout, words)
+
+    def _product(self, shard: Shard, spans: Spans, drops: list[Drop], files: dict[str, Path]) -> Product:
+        tokens = sum(spans.stops) - sum(spans.starts)
+        extra = {"unknown_tokens": int(np.count_nonzero(shard.ids == self._encoder.unknown))}
+        if self._config.whole_word:
+            extra["whole_word_fallback"] = shard.fell_back
+        counts = Counts(
+            documents_in=len(shard.texts),
+            documents_out=len(shard.texts) - len(drops),
+            dropped={NO_TOKENS: len(drops)} if drops else {},
+            bytes_in=sum(map(len, shard.texts)),
+            bytes_out=sum(path.stat().st_size for path in files.values()),
+            rows=spans.rows[-1] + 1 if spans.rows else 0,
+            tokens_in=len(shard.ids),
+            tokens_out=tokens,
+            extra=extra,
+        )
         fields = {
             "rows": counts.rows,
-            "tokens": counts.tokens_out,
-            "vocab_size": len(self._vocabulary),
-            "tokenizer_sha256": self._vocabulary.sha256,
+            "tokens": tokens,
+            "vocab_size": self._encoder.entries,
+            "tokenizer_sha256": self._encoder.sha256,
         }
         return Product(files=files, counts=counts, drops=drops, fields=fields)
+
+
+def _names(shard: Shard, spans: Spans, layout: Layout) -> list[str]:
+    """Of each row: its documents with the places of their tokens in the row, ``<id>@<start>-<stop>``."""
+    ids, row_starts = shard.names.to_pylist(), layout.starts.tolist()
+    names: list[list[str]] = [[] for _ in row_starts[1:]]
+    pieces = zip(spans.rows, spans.documents, spans.starts, spans.stops, layout.places.tolist(), strict=True)
+    for row, document, start, stop, place in pieces:
+        at = place - row_starts[row]
+        names[row].append(f"{ids[document]}@{at}-{at + stop - start}")
+    return [" ".join(name) for name in names]

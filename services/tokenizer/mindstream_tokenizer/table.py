@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from mindstream_common.events import Split
+
+from mindstream_tokenizer.rows import Layout
+
+SPLITS = ("train", "held_out")
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """``tokens`` with [CLS] and [SEP], shape (tokens,); ``length`` is the bucket that it is padded to in training."""
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """N rows: ``documents`` [N] names, ``splits`` int8 [N] into SPLITS, ``lengths`` int32 [N] the bucket that a row is
+    padded to in training, ``layout`` their ids, ``words`` bool [ids] whether an id continues the word before it."""
 
-    document: str
-    split: Split
-    length: int
-    tokens: npt.NDArray[np.int32]
+    documents: pa.Array
+    splits: npt.NDArray[np.int8]
+    lengths: npt.NDArray[np.int32]
+    layout: Layout
+    words: npt.NDArray[np.bool_] | None
 
 
-def write(path: Path, rows: Sequence[Row], vocab_size: int) -> None:
-    """Write rows in order: ``document``, ``split``, ``length``, ``tokens`` (uint16 where every id fits, else int32).
+def write(path: Path, columns: Columns, vocab_size: int, specials: tuple[int, int]) -> None:
+    """Write rows in order: ``document``, ``split``, ``length``, ``tokens`` (uint16 where every id fits, else int32) and,
+    where words are marked, ``words``. ``specials`` is how many special tokens a row has, and how many more for each of
+    its documents; the file's metadata says so unless it is one and one.
 
     The same rows give the same bytes.
     """
     dtype = np.dtype("uint16" if vocab_size <= 1 << 16 else "int32")
-    offsets = np.cumsum([0, *(len(row.tokens) for row in rows)])
-    values = pa.array(np.concatenate([row.tokens for row in rows]).astype(dtype))
-    columns = {
-        "document": pa.array([row.document for row in rows], pa.string()),
-        "split": pa.array([row.split for row in rows], pa.string()),
-        "length": pa.array([row.length for row in rows], pa.int32()),
-        "tokens": pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values),
+    offsets = pa.array(columns.layout.starts, pa.int64())
+
+    def rows_of(values: npt.NDArray[np.generic]) -> pa.Array:
+        return pa.LargeListArray.from_arrays(offsets, pa.array(values))
+
+    arrays = {
+        "document": columns.documents,
+        "split": pa.array(SPLITS, pa.string()).take(pa.array(columns.splits)),
+        "length": pa.array(columns.lengths, pa.int32()),
+        "tokens": rows_of(columns.layout.ids.astype(dtype)),
     }
-    pq.write_table(pa.table(columns), path, compression="zstd")
+    if columns.words is not None:
+        arrays["words"] = rows_of(columns.words)
+    table = pa.table(arrays)
+    if specials != (1, 1):
+        names = ("specials_per_row", "specials_per_document")
+        table = table.replace_schema_metadata(dict(zip(names, map(str, specials), strict=True)))
+    pq.write_table(table, path, compression="zstd", use_dictionary=["document", "split", "length"])
