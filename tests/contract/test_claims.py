@@ -358,11 +358,19 @@ def test_a_server_that_takes_no_writes_is_transient(own_url: str, break_it: Call
 
 
 @pytest.mark.servers
-def test_the_function_refuses_what_it_does_not_know_before_it_writes(own_url: str) -> None:
-    """The places for signatures and bands are kept for a later version; a broken record changes nothing."""
+def test_the_function_refuses_broken_records_before_it_writes(own_url: str) -> None:
     with contextlib.closing(ValkeyClaims(own_url, "n")) as claims, valkey.Valkey.from_url(own_url) as client:
         claims.settle("s")
-        for head, record, says in (((128, 16, 101), key("a"), "later version"), ((0, 0, 0), b"short", "16 bytes")):
+        for head, owner, record, says in (
+            ((0.8, 0), "s/1", b"short", "16 bytes"),
+            ((0.8, 12), "s/1", key("a") + bytes(96), "signature"),
+            ((0.8, 0), "s/1", key("a") + bytes(132), "signature"),
+            ((0.8, 0), "", key("a"), "owner"),
+            ((0.8, 0), "\0", key("a"), "owner"),
+            (("much", 12), "s/1", key("a"), "threshold"),
+            ((0.8, 32), "s/1", key("a"), "bands"),
+        ):
+            arguments = ("s", "s/0:x", 60, *head, "s/0", key("ok"), owner, record)
             with pytest.raises(valkey.ResponseError, match=says):
-                client.fcall("mindstream_claim_v1", 1, "{n}", "s", "s/0:x", 60, *head, "s/0", key("ok"), "s/1", record)
+                client.fcall("mindstream_claim_v2", 1, "{n}", *arguments)
         assert client.dbsize() == 0

@@ -12,13 +12,14 @@ import contextlib
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from mindstream_common import events, logs, metrics
 from mindstream_common.bus import Bus, Delivery, Queue, StreamFull
-from mindstream_common.claims import ValkeyClaims
+from mindstream_common.claims import ValkeyClaims, namespace
 from mindstream_common.config import Section
 from mindstream_common.errors import ConfigError, MindStreamError, Poison, Transient
 from mindstream_common.events import DeadLetter, StageEvent
@@ -34,10 +35,12 @@ class PipelineConfig(Section, frozen=True, kw_only=True):
 
     A delivery that is not answered within ``ack_wait_seconds`` goes to another worker; the runner renews it three times
     as often while it works. ``max_attempts`` failures send an event to the dead letters. ``queue_events`` bounds each
-    work queue: a full one pushes back to the stage before it.
+    work queue: a full one pushes back to the stage before it. ``generation`` is raised to forget all texts that were
+    seen: dedup claims have no expiry.
     """
 
     name: str = "default"
+    generation: Annotated[int, Meta(ge=0)] = 0
     ack_wait_seconds: float = 30.0
     max_attempts: int = 5
     retry_seconds: float = 1.0  # doubled with every attempt, up to a minute
@@ -73,8 +76,9 @@ class Runner:
         self._settings = settings
         self._pipeline = pipeline
         self._scratch = scratch
+        self._namespace = namespace(pipeline.name, pipeline.generation, declaration)
         self._workers = [
-            Worker(declaration, factory, settings, pipeline.name, scratch / f"slot-{slot}") for slot in range(slots)
+            Worker(declaration, factory, settings, self._namespace, scratch / f"slot-{slot}") for slot in range(slots)
         ]
         self._draining = asyncio.Event()
         self._not_ready = "starting"
@@ -254,7 +258,7 @@ class Runner:
 
     async def _release(self, scope: str) -> None:
         def release() -> None:
-            with contextlib.closing(ValkeyClaims(self._settings.valkey_url, self._pipeline.name)) as claims:
+            with contextlib.closing(ValkeyClaims(self._settings.valkey_url, self._namespace)) as claims:
                 claims.release(scope)
 
         await asyncio.to_thread(release)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from mindstream_common.events import Event, FileBundle, Shard
+from mindstream_common.signatures import Sketches
 
 E = TypeVar("E", bound=Event)
 
@@ -55,6 +56,15 @@ class Drop(msgspec.Struct, frozen=True, kw_only=True):
     duplicate_of: str = ""
 
 
+class Holder(NamedTuple):
+    """Why a document is a duplicate: ``owner`` is the kept document that it repeats, ``""`` when there is none.
+    ``exact`` when both have the same hash; else ``similarity`` is the estimated Jaccard index of their sketches."""
+
+    owner: str = ""
+    exact: bool = False
+    similarity: float = 0.0
+
+
 class Claims(Protocol):
     """Who was first. Answers survive crashes and redeliveries: asking again gives the same."""
 
@@ -64,6 +74,13 @@ class Claims(Protocol):
 
         Keys are 16-byte hashes. Two equal keys in one call: the first owner wins.
         """
+        ...
+
+    def claim_similar(
+        self, batch: str, keys: Sequence[bytes], owners: Sequence[str], sketches: Sketches
+    ) -> list[Holder]:
+        """The same for documents that may also be similar: one that is, to a document that was kept, holds nothing
+        and is never the reason for dropping another. A document without a sketch is compared by its key alone."""
         ...
 
 
@@ -115,3 +132,4 @@ class Declaration:
     takes: type[Event]
     makes: type[Shard]
     claims: bool = False  # whether ``work.claims`` is used: others need no Valkey
+    claims_version: str = ""  # what the claims rest on: another one forgets those before (see claims.namespace)

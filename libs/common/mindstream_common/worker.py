@@ -29,7 +29,7 @@ from mindstream_common.ids import shard_id
 from mindstream_common.manifests import DeadFile, Manifest
 from mindstream_common.process import die_with_parent
 from mindstream_common.settings import Settings
-from mindstream_common.stage import Claims, Counts, Declaration, Drop, Product, Stage, Work
+from mindstream_common.stage import Claims, Counts, Declaration, Drop, Holder, Product, Stage, Work
 from mindstream_common.store import S3Store, Store
 from mindstream_common.topology import drops_key, manifest_key, shard_key
 
@@ -296,6 +296,10 @@ class NoClaims:
 
     def claim(self, batch: str, keys: Any, owners: Any) -> list[str]:
         """A stage that claims must say so in its declaration."""
+        raise AssertionError(f"{batch}: this stage's Declaration lacks claims=True")
+
+    def claim_similar(self, batch: str, keys: Any, owners: Any, sketches: Any) -> list[Holder]:
+        """The same."""
         raise AssertionError(f"{batch}: this stage's Declaration lacks claims=True")
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from mindstream_cleaning.config import CleaningConfig
+if TYPE_CHECKING:
+    from mindstream_cleaning.config import CleaningConfig
 
 EMPTY = "empty"  # nothing left after cleaning
 SYMBOLS_ONLY = "symbols_only"  # digits, punctuation and signs, no letter of any script
 TOO_SHORT = "too_short"  # fewer than cleaning.min_characters letters and digits
 MOJIBAKE = "mojibake"  # decoded wrongly before it came here, beyond repair
 EXACT_DUPLICATE = "exact_duplicate"  # the same cleaned text was kept before
+NEAR_DUPLICATE = "near_duplicate"  # a text much like it was kept before
 
-REASONS = (EMPTY, SYMBOLS_ONLY, TOO_SHORT, MOJIBAKE, EXACT_DUPLICATE)
+REASONS = (EMPTY, SYMBOLS_ONLY, TOO_SHORT, MOJIBAKE, EXACT_DUPLICATE, NEAR_DUPLICATE)
 
 _LETTER = re.compile(r"[^\W\d_]")
 _WORD = re.compile(r"[^\W_]")

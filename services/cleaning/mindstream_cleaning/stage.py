@@ -12,11 +12,14 @@ from mindstream_common.documents import Document
 from mindstream_common.events import CleanShard, RawShard
 from mindstream_common.stage import Counts, Declaration, Drop, Product, Work
 
-from mindstream_cleaning import duplicates, mojibake, reasons, text
+from mindstream_cleaning import duplicates, mojibake, reasons, sketch, text
 from mindstream_cleaning.config import CleaningConfig
+from mindstream_cleaning.duplicates import Duplicate
 
 ALGORITHM = "1"  # raised when the same documents would give other texts
-DECLARATION = Declaration(name="cleaning", takes=RawShard, makes=CleanShard, claims=True)
+DECLARATION = Declaration(
+    name="cleaning", takes=RawShard, makes=CleanShard, claims=True, claims_version=sketch.VERSION
+)
 
 
 class CleaningStage:
@@ -25,7 +28,7 @@ class CleaningStage:
     def __init__(self, config: CleaningConfig) -> None:
         self._config = config
         libraries = {name: version(name) for name in ("selectolax", "ftfy", "xxhash")}
-        self.configuration = ids.configuration_hash(config, cleaning=ALGORITHM, **libraries)
+        self.configuration = ids.configuration_hash(config, cleaning=ALGORITHM, sketch=sketch.VERSION, **libraries)
 
     def run(self, work: Work[RawShard]) -> Iterator[Product]:
         raw = [document for path in work.files for document in documents.read(path)]
@@ -42,7 +45,7 @@ class CleaningStage:
         kept = []
         for document, original, holder in zip(cleaned, originals, self._holders(work, cleaned), strict=True):
             if holder:
-                drops[original.id] = _drop(original, reasons.EXACT_DUPLICATE, duplicate_of=holder)
+                drops[original.id] = _drop(original, holder.reason, detail=holder.detail, duplicate_of=holder.of)
             else:
                 kept.append(document)
         yield self._product(work, raw, kept, [drops[document.id] for document in raw if document.id in drops])
@@ -54,10 +57,10 @@ class CleaningStage:
             return clean, reasons.MOJIBAKE, ""
         return clean, *reasons.reason_of(clean, self._config)
 
-    def _holders(self, work: Work[RawShard], cleaned: list[Document]) -> list[str]:
+    def _holders(self, work: Work[RawShard], cleaned: list[Document]) -> list[Duplicate | None]:
         if not self._config.exact_duplicates:
-            return [""] * len(cleaned)
-        return duplicates.holders(work.event.id, cleaned, work.claims)
+            return [None] * len(cleaned)
+        return duplicates.holders(work.event.id, cleaned, work.claims, self._config.near_duplicates)
 
     def _product(self, work: Work[RawShard], raw: list[Document], kept: list[Document], drops: list[Drop]) -> Product:
         files = {}

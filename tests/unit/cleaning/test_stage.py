@@ -14,7 +14,8 @@ from mindstream_common import documents
 from mindstream_common.claims import MemoryClaims
 from mindstream_common.documents import Document
 from mindstream_common.events import RawShard
-from mindstream_common.stage import Claims, Product, Work
+from mindstream_common.signatures import Sketches
+from mindstream_common.stage import Claims, Holder, Product, Work
 
 Clean = Callable[..., Product]
 
@@ -111,10 +112,12 @@ def test_claims_are_asked_in_batches_that_name_the_shard_and_the_row(clean: Clea
     class Recorder(MemoryClaims):
         calls: list[tuple[str, int]]
 
-        def claim(self, batch: str, keys: Sequence[bytes], owners: Sequence[str]) -> list[str]:
+        def claim_similar(
+            self, batch: str, keys: Sequence[bytes], owners: Sequence[str], sketches: Sketches
+        ) -> list[Holder]:
             self.calls.append((batch, len(keys)))
             assert {len(key) for key in keys} == {16}
-            return super().claim(batch, keys, owners)
+            return super().claim_similar(batch, keys, owners, sketches)
 
     claims = Recorder()
     claims.calls = []
