@@ -295,8 +295,8 @@ def _found(paths: list[Path]) -> list[Found]:
 def padding(steps: Path) -> float:
     """The share of positions in the trained batches that held padding."""
     positions = filled = 0
-    for line in steps.read_bytes().splitlines():
-        step = msgspec.json.decode(line, type=Stepped)
+    done = (msgspec.json.decode(line, type=Stepped) for line in steps.read_bytes().splitlines())
+    for step in {step.step: step for step in done}.values():  # an update that was done again counts once
         positions += step.rows * step.length
         filled += step.tokens + 2 * step.rows
     return 1 - filled / positions if positions else 0.0

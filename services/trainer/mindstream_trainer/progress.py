@@ -38,6 +38,9 @@ class Progress(msgspec.Struct, kw_only=True):
     at: float = 0.0
 
 
+COUNTERS = ("tokens", "rows", "train_seconds", "data_wait_seconds")
+
+
 class ProgressFile:
     """Writes both files. ``progress.json`` at most five times a second, and whenever the state changes."""
 
@@ -47,6 +50,17 @@ class ProgressFile:
         self._steps: IO[bytes] = (run_dir / "steps.jsonl").open("ab", buffering=0)
         self._written = 0.0
         self._lengths: set[int] = set()
+        self._saved: dict[int, dict[str, float]] = {0: dict.fromkeys(COUNTERS, 0)}
+
+    def started(self, step: int) -> None:
+        """A rank begins after update ``step``: what an earlier one did after that is not part of the run any more."""
+        self.progress.step = step
+        for name, value in self._saved.get(step, {}).items():
+            setattr(self.progress, name, value)
+
+    def saved(self, step: int) -> None:
+        """The counters of this moment belong to the checkpoint of ``step``."""
+        self._saved[step] = {name: getattr(self.progress, name) for name in COUNTERS}
 
     def stepped(self, step: Stepped) -> None:
         """Take in an update."""

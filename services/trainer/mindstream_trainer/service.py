@@ -246,7 +246,7 @@ class Service:
         run, note = self._run.run, self._progress.progress
         match said:
             case report.Started(step=step, resumed_from=resumed, notes=notes):
-                note.step = step
+                self._progress.started(step)
                 self._log.info("training starts", step=step, resumed_from=resumed, notes=list(notes))
                 self._say("compiling", "; ".join(notes))
             case report.Compiled(length=length, seconds=seconds):
@@ -266,6 +266,7 @@ class Service:
                     )
             case report.Saved(step=step, path=path):
                 note.local_checkpoint = path
+                self._progress.saved(step)
                 pinned = uploads.pin(Path(path), self._dir.path / "uploading")
                 self._to_upload.put_nowait((pinned, step))
             case report.Waiting(window=window):
@@ -302,6 +303,8 @@ class Service:
             note = self._progress.progress
             note.step, note.checkpoint_step = local.state.step, local.state.step
             note.tokens, note.rows, note.local_checkpoint = local.state.tokens, local.state.rows, str(local.path)
+            note.train_seconds = local.state.seconds
+            self._progress.saved(local.state.step)
 
     async def _upload(self) -> None:
         while True:

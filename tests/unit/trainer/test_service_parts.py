@@ -287,3 +287,30 @@ def test_a_run_without_progress(tmp_path: Path) -> None:
     assert progress.read(tmp_path) is None
     (tmp_path / "progress.json").write_text("{")
     assert progress.read(tmp_path) is None
+
+
+def test_updates_that_were_lost_with_a_rank_are_not_counted(tmp_path: Path) -> None:
+    from mindstream_trainer.progress import Progress, ProgressFile
+    from mindstream_trainer.report import Stepped
+
+    def step(number: int) -> Stepped:
+        return Stepped(
+            step=number, window=1, batch=number, length=8, loss=1.0, learning_rate=0.1, grad_norm=1.0, loss_scale=1.0,
+            rows=2, documents=1, tokens=10, masked=1, seconds=0.5, data_wait_seconds=0.0,
+        )  # fmt: skip
+
+    file = ProgressFile(tmp_path, Progress(run="r"))
+    try:
+        for number in (1, 2):
+            file.stepped(step(number))
+        file.saved(2)
+        file.stepped(step(3))
+        file.started(2)  # the rank died in update 4 and resumed from the checkpoint of update 2
+        for number in (3, 4):
+            file.stepped(step(number))
+        assert (file.progress.step, file.progress.tokens, file.progress.rows) == (4, 40, 8)
+        assert file.progress.train_seconds == 2.0
+        file.started(0)
+        assert (file.progress.step, file.progress.tokens) == (0, 0)
+    finally:
+        file.close()
