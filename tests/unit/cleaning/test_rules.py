@@ -7,11 +7,24 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mindstream_cleaning import characters, html, mojibake, tags, whitespace
+from mindstream_cleaning import characters, html, length, mojibake, tags, whitespace
+from mindstream_cleaning.chain import Chain
 from mindstream_cleaning.config import CleaningConfig
-from mindstream_cleaning.reasons import reason_of
-from mindstream_cleaning.text import clean
+from mindstream_cleaning.length import LengthConfig
+from mindstream_cleaning.page import Page
 from mindstream_common.documents import Document
+
+CHAIN = Chain(CleaningConfig())
+
+
+def clean(document: Document) -> str:
+    return CHAIN.clean(document)[0].text
+
+
+def reason_of(text: str, config: LengthConfig) -> tuple[str, str]:
+    verdict = length.rule(config)(Page(text=text))
+    return (verdict.reason, verdict.detail) if verdict else ("", "")
+
 
 FRAGMENT = "<p>高血<b>压</b>患者</p><p>可以吃党参吗？</p>"
 
@@ -158,12 +171,12 @@ def test_chinese_text_is_never_taken_for_mojibake(text: str) -> None:
     ],
 )
 def test_t8_reasons(text: str, reason: str) -> None:
-    assert reason_of(text, CleaningConfig())[0] == reason
+    assert reason_of(text, LengthConfig())[0] == reason
 
 
 def test_too_short_is_configured() -> None:
-    assert reason_of("好", CleaningConfig(min_characters=1)) == ("", "")
-    assert reason_of("谢谢您医生", CleaningConfig(min_characters=6)) == (
+    assert reason_of("好", LengthConfig(minimum=1)) == ("", "")
+    assert reason_of("谢谢您医生", LengthConfig(minimum=6)) == (
         "too_short",
-        "5 letters and digits, cleaning.min_characters is 6",
+        "5 letters and digits, cleaning.length.minimum is 6",
     )
