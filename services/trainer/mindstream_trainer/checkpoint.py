@@ -87,6 +87,8 @@ def settings(trainer: TrainerConfig, model: ModelConfig) -> dict[str, Any]:
     )
     chosen: dict[str, Any] = {name: getattr(trainer, name) for name in names}
     chosen["warmup"] = trainer.warmup_steps
+    if trainer.whole_word:  # absent where it is off: older checkpoints do not know it
+        chosen["whole_word"] = True
     if trainer.schedule != "constant":
         chosen["steps"] = trainer.steps
     chosen |= {f"model.{name}": value for name, value in msgspec.to_builtins(model).items()}

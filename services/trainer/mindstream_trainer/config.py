@@ -39,6 +39,7 @@ class TrainerConfig(Section, frozen=True, kw_only=True):
     clip_norm: Annotated[float, Meta(gt=0)] = 1.0
     dropout: Share | None = None  # None: what the model's configuration says
     mask_probability: Annotated[float, Meta(gt=0, lt=1)] = 0.15
+    whole_word: bool = False  # needs shards of a tokenizer that marks words (tokenizer.whole_word)
     checkpoint_every: Positive = 100
     keep_checkpoints: Positive = 2
     log_every: Positive = 10

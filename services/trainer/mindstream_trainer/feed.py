@@ -89,17 +89,26 @@ class Inputs:
         probability: float,
         hidden: float,
         attention: float,
+        whole_word: bool = False,
     ) -> None:
         self.reader, self.vocabulary, self.model = reader, vocabulary, model
         self.seed, self.probability, self.hidden, self.attention = seed, probability, hidden, attention
+        self.whole_word = whole_word
 
     def masked(self, batch: Batch) -> Masked:
         """The rows of a batch, padded and masked. Raises InputError when a shard cannot be used."""
         rows = batch.rows
         tokens = [self.reader.shard(row.shard).row(row.row) for row in rows]
         keys = [Key(row.shard, row.row, row.epoch) for row in rows]
+        words = [self.reader.shard(row.shard).continues(row.row) for row in rows] if self.whole_word else None
         return mask(
-            tokens, keys, length=batch.length, seed=self.seed, probability=self.probability, vocabulary=self.vocabulary
+            tokens,
+            keys,
+            length=batch.length,
+            seed=self.seed,
+            probability=self.probability,
+            vocabulary=self.vocabulary,
+            words=words,
         )
 
     def micro_batches(

@@ -47,11 +47,16 @@ def mask(
     seed: int,
     probability: float,
     vocabulary: Vocabulary,
+    words: Sequence[np.ndarray] | None = None,
 ) -> Masked:
     """Pad rows of ids (1-D, at most ``length``) and choose ``max(1, round(probability * candidates))`` tokens of each;
     of those 80 % become [MASK], 10 % a random ordinary entry, 10 % stay (Devlin et al. 2019, section 3.1).
 
     Special tokens, unknown ones and padding are never chosen. A row with nothing to choose gets no label: weight 0.
+
+    With ``words`` (bool like ``tokens``: continues the word before it) whole words are chosen (Cui et al. 2021,
+    "Pre-Training with Whole Word Masking for Chinese BERT"): in random order, each that still fits into the number
+    above; where none does, the first that fits into the label places. A word longer than these is taken by its tokens.
     """
     count, most = len(tokens), places(length, probability)
     ids = np.full((count, length), vocabulary.special["pad"], np.int32)
@@ -61,7 +66,10 @@ def mask(
         attention[i, : len(row)] = 1
     draws = np.stack([_draws(seed, key, length) for key in keys])  # [B, 3, T]
     candidate = (attention == 1) & ~np.isin(ids, list(vocabulary.special.values()))
-    chosen, real = _choose(draws[:, 0], candidate, most, probability)
+    if words is None:
+        chosen, real = _choose(draws[:, 0], candidate, most, probability)
+    else:
+        chosen, real = _choose_words(draws[:, 0], candidate, most, probability, words)
     hidden = np.take_along_axis(ids, chosen, 1)
     shown = _replace(
         hidden, np.take_along_axis(draws[:, 1], chosen, 1), np.take_along_axis(draws[:, 2], chosen, 1), vocabulary
@@ -96,6 +104,45 @@ def _choose(draw: np.ndarray, candidate: np.ndarray, most: int, probability: flo
         np.where(real, order, order + draw.shape[1]), axis=1, kind="stable"
     )  # real ones first, by position
     return np.take_along_axis(order, rank, 1), real
+
+
+def _choose_words(
+    draw: np.ndarray, candidate: np.ndarray, most: int, probability: float, words: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """As :func:`_choose`, but all candidates of a word or none. A word is drawn by its first candidate."""
+    every = np.arange(candidate.shape[1])
+    chosen = np.tile(every[:most], (len(candidate), 1))
+    real = np.zeros((len(candidate), most), bool)
+    for i, marks in enumerate(words):
+        at = np.flatnonzero(candidate[i])
+        if not len(at):
+            continue
+        word = np.cumsum(~marks)[at]
+        first = np.flatnonzero(np.diff(word, prepend=-1))
+        sizes = np.diff(first, append=len(at))
+        if sizes.max() > most:  # its tokens stand for themselves
+            alone = np.repeat(sizes > most, sizes)
+            first = np.union1d(first, np.flatnonzero(alone))
+            sizes = np.diff(first, append=len(at))
+        wanted = min(max(1, round(probability * len(at))), most)
+        order = np.argsort(draw[i, at[first]], kind="stable")
+        taken = order[_fit(sizes[order].tolist(), wanted)]
+        found = np.sort(np.concatenate([at[first[k] : first[k] + sizes[k]] for k in taken]))
+        chosen[i] = np.concatenate([found, np.setdiff1d(every, found)])[:most]  # distinct: empty places too
+        real[i, : len(found)] = True
+    return chosen, real
+
+
+def _fit(sizes: list[int], wanted: int) -> list[int]:
+    """Which of words in their order are taken: each that still fits; the first one where none does."""
+    taken, total = [], 0
+    for number, size in enumerate(sizes):
+        if total + size <= wanted:
+            taken.append(number)
+            total += size
+            if total == wanted:
+                break
+    return taken or [0]
 
 
 def _replace(hidden: np.ndarray, kind: np.ndarray, other: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:

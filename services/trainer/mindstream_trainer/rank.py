@@ -88,6 +88,7 @@ def work(folder: RunDir, send: report.Send, stop: Stop) -> None:
         run.model,
         seed=run.seed,
         probability=run.trainer.mask_probability,
+        whole_word=run.trainer.whole_word,
         hidden=hidden,
         attention=attention,
     )

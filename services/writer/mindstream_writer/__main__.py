@@ -12,13 +12,13 @@ from mindstream_common.worker import Factory
 
 from mindstream_writer.config import WriterConfig
 from mindstream_writer.stage import DECLARATION, WriterStage
+from mindstream_writer.vocabulary import entries
 
 
 def build(data: dict[str, Any]) -> Factory:
     """From the run's file to the stage."""
-    content = vocabulary(data, "the run's file").read_bytes()
-    entries = content.count(b"\n") + (not content.endswith(b"\n"))
-    return partial(WriterStage, section(data, "writer", WriterConfig), entries, sha256_bytes(content))
+    path = vocabulary(data, "the run's file")
+    return partial(WriterStage, section(data, "writer", WriterConfig), entries(path), sha256_bytes(path.read_bytes()))
 
 
 if __name__ == "__main__":

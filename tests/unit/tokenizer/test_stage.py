@@ -169,3 +169,134 @@ def test_tokens_in_are_tokens_out_for_any_text(tokenize: Tokenize, texts: list[s
     documents = list(dict.fromkeys(row["document"] for row in rows)) + [drop.document for drop in product.drops]
     assert sorted(documents) == [f"r/{n}" for n in range(len(texts))]
     assert all(len(row["tokens"]) <= row["length"] <= length for row in rows)
+
+
+def pieces(row: dict[str, Any]) -> list[tuple[str, list[int]]]:
+    """(document, tokens) of a packed row."""
+    found = []
+    for part in row["document"].split(" "):
+        document, span = part.rsplit("@", 1)
+        start, stop = map(int, span.split("-"))
+        found.append((document, row["tokens"][start:stop]))
+    return found
+
+
+def test_full_packing_fills_rows_and_names_every_piece(tokenize: Tokenize, entries: list[str]) -> None:
+    texts = [f"一丁丂七{n}。" * (1 + n * 7 % 40) + "丅丆万。" * (n % 3) for n in range(200)]
+    options = {"max_length": 64, "held_out": 0.2}
+    plain, packed = tokenize(texts, **options), tokenize(texts, packing="full", **options)
+    assert packed.counts.tokens_in == packed.counts.tokens_out == plain.counts.tokens_out
+    tokens: dict[str, list[int]] = {}
+    splits: dict[str, set[str]] = {}
+    for row in rows_of(plain):
+        tokens.setdefault(row["document"], []).extend(row["tokens"][1:-1])
+        splits.setdefault(row["document"], set()).add(row["split"])
+    found: dict[str, list[int]] = {}
+    cls, sep = entries.index("[CLS]"), entries.index("[SEP]")
+    for row in rows_of(packed):
+        assert row["length"] == 64
+        rebuilt = [cls]
+        for document, of in pieces(row):
+            found.setdefault(document, []).extend(of)
+            assert splits[document] == {row["split"]}
+            rebuilt += [*of, sep]
+        assert rebuilt == row["tokens"]  # one [CLS], a [SEP] behind each document, and nothing else
+    assert found == tokens
+    assert sum(len(row["tokens"]) for row in rows_of(packed)) > 0.97 * 64 * packed.counts.rows
+    assert packed.counts.rows < 0.85 * plain.counts.rows
+    again = tokenize(texts, packing="full", **options)
+    assert again.files[".parquet"].read_bytes() == packed.files[".parquet"].read_bytes()
+
+
+@pytest.mark.parametrize("length", [16, 128, 512])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_k2_no_token_vanishes_in_full_rows(tokenize: Tokenize, length: int, more: int) -> None:
+    text = "一丁丂七丄丅丆" * 300
+    for special in (0, 2, 3):
+        total = length + more - special
+        product = tokenize(
+            [text[:total], "", text[:3], text[: 2 * total]], packing="full", max_length=length, held_out=0
+        )
+        rows = rows_of(product)
+        assert product.counts.tokens_in == product.counts.tokens_out == 3 * total + 3
+        assert sum(len(row["tokens"]) - 1 - len(pieces(row)) for row in rows) == 3 * total + 3
+        assert max(len(row["tokens"]) for row in rows) <= length
+        assert [drop.document for drop in product.drops] == ["r/1"]
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A vocabulary that can spell 使用语言模型."""
+    path = tmp_path_factory.mktemp("words") / "vocab.txt"
+    entries = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *"使用语言模型我们的。，",
+        "trans",
+        "##form",
+        "##er",
+        *"abc",
+    ]
+    path.write_text("".join(f"{entry}\n" for entry in entries), encoding="utf-8")
+    return path
+
+
+def marked(words: Path, folder: Path, texts: Sequence[str], **options: Any) -> tuple[list[dict[str, Any]], Product]:
+    stage = TokenizerStage(TokenizerConfig(whole_word=True, held_out=0, **options), words)
+    made = [Document(id=f"r/{n}", source="s", format="text", text=t) for n, t in enumerate(texts)]
+    documents.write(folder / "in.parquet", made)
+    event = CleanShard(id="c" * 32, domain="t", objects=(), created=1.0, root="c" * 32, parents=(), documents=len(made))
+    [product] = stage.run(Work(event=event, files=(folder / "in.parquet",), folder=folder, claims=MemoryClaims()))
+    return rows_of(product), product
+
+
+def test_k3_words_are_marked_and_a_broken_segmentation_falls_back_to_characters(words: Path, tmp_path: Path) -> None:
+    texts = ["使用语言模型", "使用语言模型👍🏽", "我们使用😀语言模型。", "用transformer，使用模型"]
+    rows, product = marked(words, tmp_path, texts)
+    assert [row["words"] for row in rows] == [
+        [False, False, True, False, True, False, True, False],  # [CLS] 使 用 语 言 模 型 [SEP]
+        [False] * 9,  # two code points of jieba's are one token here
+        [False, False, True, False, True, False, False, True, False, True, False, False],
+        [False, False, False, True, True, False, False, True, False, True, False],  # 用 trans form er ， 使用 模型
+    ]
+    assert product.counts.extra["whole_word_fallback"] == 1
+
+
+def test_k3_marks_begin_anew_with_every_row_and_document(words: Path, tmp_path: Path) -> None:
+    rows, _ = marked(words, tmp_path, ["我们的使用语言模型" * 3, "使用。"], max_length=8)
+    joined = [(id, mark) for row in rows[:-1] for id, mark in zip(row["tokens"][1:-1], row["words"][1:-1], strict=True)]
+    assert len(joined) == 27
+    assert all(not row["words"][0] and not row["words"][1] and not row["words"][-1] for row in rows)
+    (tmp_path / "full").mkdir()
+    packed, _ = marked(words, tmp_path / "full", ["使用", "语言模型", "的模型。"], packing="full", max_length=32)
+    assert [row["words"] for row in packed] == [
+        [False, False, True, False, False, True, False, True, False, False, False, True, False, False]
+    ]
+
+
+def test_marks_change_neither_ids_nor_rows_and_are_off_by_default(words: Path, tmp_path: Path) -> None:
+    texts = ["我们使用语言模型。" * 40, "transformer"]
+    rows, _ = marked(words, tmp_path, texts)
+    stage = TokenizerStage(TokenizerConfig(held_out=0), words)
+    event = CleanShard(id="c" * 32, domain="t", objects=(), created=1.0, root="c" * 32, parents=(), documents=2)
+    [product] = stage.run(Work(event=event, files=(tmp_path / "in.parquet",), folder=tmp_path, claims=MemoryClaims()))
+    assert rows_of(product) == [{k: v for k, v in row.items() if k != "words"} for row in rows]
+    assert "whole_word_fallback" not in product.counts.extra
+
+
+def test_special_tokens_written_out_in_a_document_stay_text(tokenize: Tokenize, entries: list[str]) -> None:
+    special = {entries.index(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]")}
+    for packing in ("document", "full"):
+        [row] = rows_of(tokenize(["一[MASK]丁[SEP] [CLS][PAD]"], packing=packing, held_out=0))
+        assert special & set(row["tokens"][1:-1]) == set()
+        assert len(row["tokens"]) > 6
+
+
+def test_the_largest_document_is_cut_in_bounded_memory(tokenize: Tokenize) -> None:
+    """Sixteen million bytes of one letter are one run that the tokenizer must see: [UNK]."""
+    product = tokenize(["a" * 16_000_000, "一丁。"])
+    assert product.counts.tokens_in == 4
+    assert product.counts.extra == {"unknown_tokens": 1}

@@ -130,3 +130,87 @@ def test_masks_are_frozen(vocabulary: Vocabulary) -> None:
     got = masked(vocabulary, [row(10), row(30)])
     assert got.positions.tolist() == [1, 9, 4, 6, 8, 33, 42, 57, 61, 48]
     assert got.input_ids.reshape(-1)[got.positions].tolist() == [4, 4, 58, 13, 9, 4, 163, 192, 4, 147]
+
+
+def whole(vocabulary: Vocabulary, rows: list[np.ndarray], words: list[list[int]], **options: float) -> Masked:
+    """``words`` are sizes; together they are a row's tokens between [CLS] and [SEP]."""
+    marks = []
+    for sizes in words:
+        inner = np.concatenate([[False, *[True] * (size - 1)] for size in sizes])
+        marks.append(np.array([False, *inner, False], bool))
+    keys = [Key("s", i, 0) for i in range(len(rows))]
+    length = int(options.pop("length", 32))
+    return mask(
+        rows, keys, length=length, seed=1, probability=options.get("p", 0.15), vocabulary=vocabulary, words=marks
+    )
+
+
+def test_k3_words_are_masked_whole(vocabulary: Vocabulary) -> None:
+    """使用 语言 模型: one of them, as a whole."""
+    got = whole(vocabulary, [row(6, n) for n in range(300)], [[2, 2, 2]] * 300)
+    at = np.where(got.weights == 1, got.positions % 32, -1).reshape(300, -1)
+    chosen = {tuple(p for p in of if p >= 0) for of in at.tolist()}
+    assert chosen == {(1, 2), (3, 4), (5, 6)}
+
+
+def test_a_word_is_never_split_and_the_number_stays_below_the_places(vocabulary: Vocabulary) -> None:
+    random = np.random.default_rng(3)
+    words = [random.integers(1, 6, random.integers(1, 6)).tolist() for _ in range(500)]
+    for p in (0.05, 0.15, 0.5):
+        got = whole(vocabulary, [row(sum(sizes), n) for n, sizes in enumerate(words)], words, p=p)
+        most = places(32, p)
+        at = got.positions.reshape(500, most) % 32
+        real = got.weights.reshape(500, most) == 1
+        for sizes, positions, used in zip(words, at, real, strict=True):
+            hidden = set(positions[used].tolist())
+            assert len(hidden) == used.sum()
+            assert 1 <= len(hidden) <= most
+            assert list(positions[used]) == sorted(hidden)
+            first = 1
+            wanted = max(1, round(p * sum(sizes)))
+            for size in sizes:
+                if size <= most:
+                    assert len(hidden & set(range(first, first + size))) in (0, size)
+                first += size
+            assert len(hidden) <= max(wanted, max((size for size in sizes if size <= most), default=1))
+
+
+def test_a_word_that_is_longer_than_all_places_is_taken_by_its_tokens(vocabulary: Vocabulary) -> None:
+    got = whole(vocabulary, [row(14, n) for n in range(40)], [[14]] * 40, length=16)
+    assert got.weights.reshape(40, -1).sum(1).tolist() == [2] * 40
+    assert len(set((got.positions % 16).tolist())) > 8
+
+
+def test_rows_without_marked_words_are_masked_in_number_as_by_tokens(vocabulary: Vocabulary) -> None:
+    rows = [row(20, n) for n in range(2000)]
+    got = whole(vocabulary, rows, [[1] * 20] * 2000)
+    assert got.weights.reshape(2000, -1).sum(1).tolist() == [3] * 2000
+    counts = np.bincount(got.positions[got.weights == 1] % 32, minlength=32)[1:21]
+    assert np.abs(counts / counts.mean() - 1).max() < 0.25
+
+
+def test_whole_words_know_unknown_and_special_tokens(vocabulary: Vocabulary) -> None:
+    rows = [np.array([CLS, 50, UNKNOWN, 52, SEP, 60, 61, SEP])] * 100
+    marks = [np.array([0, 0, 1, 1, 0, 0, 1, 0], bool)] * 100
+    keys = [Key("s", i, 0) for i in range(100)]
+    got = mask(rows, keys, length=32, seed=1, probability=0.3, vocabulary=vocabulary, words=marks)
+    real = got.weights == 1
+    assert set((got.positions[real] % 32).tolist()) == {1, 3, 5, 6}
+    empty = mask(
+        [np.array([CLS, UNKNOWN, SEP])],
+        keys[:1],
+        length=32,
+        seed=1,
+        probability=0.3,
+        vocabulary=vocabulary,
+        words=[marks[0][:3]],
+    )
+    assert empty.weights.sum() == 0
+
+
+def test_masks_of_whole_words_are_frozen(vocabulary: Vocabulary) -> None:
+    """A change of these numbers would break every run that resumes."""
+    got = whole(vocabulary, [row(10), row(30)], [[2, 3, 1, 2, 2], [2] * 10 + [3, 3, 1, 1, 1, 1]])
+    assert got.positions.tolist() == [1, 2, 0, 3, 4, 33, 34, 60, 61, 32]
+    assert got.weights.tolist() == [1, 1, 0, 0, 0, 1, 1, 1, 1, 0]
+    assert got.input_ids.reshape(-1)[got.positions].tolist() == [4, 4, 2, 105, 58, 4, 4, 4, 4, 2]

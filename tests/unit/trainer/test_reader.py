@@ -7,6 +7,7 @@ import pytest
 import trainer_support as support
 from mindstream_common.errors import InputError
 from mindstream_common.events import RowGroup
+from mindstream_trainer.rundir import ShardFile
 
 pytestmark = pytest.mark.mindspore
 
@@ -104,3 +105,81 @@ def test_an_unknown_shard_and_row(tmp_path: Path) -> None:
     shards.know([support.write_shard(tmp_path, 1, support.rows_of(3), [support.train_group(3)])])
     with pytest.raises(InputError, match="has 3 rows; row 3 was asked for"):
         shards.shard(support.shard_name(1)).row(3)
+
+
+def write_blocks(folder: Path, blocks: list[dict[str, object]], rows: int, length: int = 16) -> ShardFile:
+    """A shard as the writer makes it: some rows in a record."""
+    from mindspore.mindrecord import FileWriter
+
+    path = folder / f"{support.shard_name(9)}.mindrecord"
+    writer = FileWriter(str(path), 1)
+    writer.set_header_size(1 << 16)
+    writer.set_page_size(1 << 18)
+    schema = {name: {"type": "string" if name == "documents" else "bytes"} for name in blocks[0]}
+    writer.add_schema(schema, "blocks")
+    writer.write_raw_data(blocks)
+    writer.commit()
+    group = support.train_group(rows, length)
+    return ShardFile(shard=support.shard_name(9), path=str(path), dtype="uint16", groups=(group,))
+
+
+def block(rows: list[list[int]], names: list[str], marks: list[int] | None = None) -> dict[str, object]:
+    made: dict[str, object] = {
+        "sizes": np.array([len(row) for row in rows], "<i4").tobytes(),
+        "tokens": np.array([id for row in rows for id in row], "<u2").tobytes(),
+        "documents": "\n".join(names),
+    }
+    return made if marks is None else made | {"words": np.packbits(np.array(marks, bool)).tobytes()}
+
+
+def test_blocks_of_rows_with_several_documents_and_marks(tmp_path: Path) -> None:
+    from mindstream_trainer.reader import Span, read
+
+    first = block([[2, 7, 8, 3, 9, 3], [2, 10, 3]], ["a@1-3 b@4-5", "b@1-2"], [0, 0, 1, 0, 0, 0, 0, 0, 0])
+    second = block([[2, 11, 12, 13, 3]], ["c@1-4"], [0, 0, 1, 1, 0])
+    data = read(write_blocks(tmp_path, [first, second], 3), support.SIZE)
+    assert [data.row(n).tolist() for n in range(3)] == [[2, 7, 8, 3, 9, 3], [2, 10, 3], [2, 11, 12, 13, 3]]
+    assert data.spans(0) == [Span("a", 1, 3), Span("b", 4, 5)]
+    assert data.spans(1) == [Span("b", 1, 2)]
+    assert data.opens.tolist() == [2, 0, 1]
+    assert data.continues(0).tolist() == [False, False, True, False, False, False]
+    assert data.continues(2).tolist() == [False, False, True, True, False]
+
+
+def test_a_plain_row_is_one_span(tmp_path: Path) -> None:
+    from mindstream_trainer.reader import Span, read
+
+    data = read(write_blocks(tmp_path, [block([[2, 7, 8, 3]], ["a/0"])], 1), support.SIZE)
+    assert data.spans(0) == [Span("a/0", 1, 3)]
+    with pytest.raises(InputError, match=r"no marks of words.*set tokenizer\.whole_word"):
+        data.continues(0)
+
+
+def test_a_block_whose_ids_are_not_what_its_sizes_say(tmp_path: Path) -> None:
+    from mindstream_trainer.reader import read
+
+    wrong = block([[2, 7, 3]], ["a"]) | {"sizes": np.array([4], "<i4").tobytes()}
+    with pytest.raises(InputError, match="holds 6 bytes of ids, no uint16 for each"):
+        read(write_blocks(tmp_path, [wrong], 1), support.SIZE)
+
+
+def test_whole_words_reach_the_masks(tmp_path: Path) -> None:
+    from mindstream_trainer.feed import Inputs
+    from mindstream_trainer.plan import plan
+    from mindstream_trainer.reader import Reader
+    from mindstream_trainer.vocabulary import Vocabulary
+
+    rows = [[2, *range(10, 16), 3]] * 64
+    file = write_blocks(tmp_path, [block(rows, [f"d{n}" for n in range(64)], [0, 0, 1, 0, 1, 0, 1, 0] * 64)], 64, 32)
+    reader = Reader(support.SIZE)
+    reader.know([file])
+    vocabulary = Vocabulary.read(support.vocabulary_file(tmp_path))
+    [batch] = plan(support.window_of(1, [file]), seed=1, global_batch=64).batches
+    masks = {}
+    for whole in (False, True):
+        options = {"seed": 1, "probability": 0.15, "hidden": 0.0, "attention": 0.0, "whole_word": whole}
+        masks[whole] = Inputs(reader, vocabulary, support.TINY, **options).masked(batch)  # type: ignore[arg-type]
+    assert masks[False].weights.sum() == 64
+    assert masks[True].weights.sum() == 128
+    at = masks[True].positions[masks[True].weights == 1].reshape(64, 2) % 32
+    assert {tuple(pair) for pair in at.tolist()} == {(1, 2), (3, 4), (5, 6)}
