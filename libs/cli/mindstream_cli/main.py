@@ -239,5 +239,84 @@ def dead_retry(
     asyncio.run(module.retry(state, numbers or None, stage, console))
 
 
+@app.command(
+    epilog="Examples: `mindstream clean --dry-run pages.jsonl` · "
+    "`mindstream clean --dry-run qa.csv -c configs/local.yaml --set cleaning.personal_data.strict=true`"
+)
+@told
+def clean(
+    file: Annotated[Path, typer.Argument(help="A file of a kind that ingest reads.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what each rule would do; store nothing.")] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The run's file (default: every rule as it comes).")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="section.key=value on top of the file; repeatable.")
+    ] = None,
+    text_field: Annotated[
+        list[str] | None, typer.Option("--text-field", help="Field of a record that holds text; repeatable.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """See what each rule of cleaning would do to a file, before it is submitted."""
+    from mindstream_cli import clean as module
+
+    module.need_dry_run(dry_run)
+    module.run(file, config, settings or [], tuple(text_field or ()), as_json, console)
+
+
+drops_app = typer.Typer(help="Documents that were dropped: how many and why, the documents, and sending them in again.")
+app.add_typer(drops_app, name="drops")
+
+Reason = Annotated[str, typer.Option("--reason", help="Only those dropped for this reason, such as near_duplicate.")]
+OfDomain = Annotated[str, typer.Option("--domain", help="Only those of this domain.")]
+TheDocument = Annotated[str, typer.Option("--document", help="Only the document with this id.")]
+
+
+@drops_app.callback(
+    invoke_without_command=True,
+    epilog="Examples: `mindstream drops` · `mindstream drops --reason near_duplicate --domain medical --show 5`",
+)
+@told
+def drops(
+    context: typer.Context,
+    reason: Reason = "",
+    domain: OfDomain = "",
+    document: TheDocument = "",
+    show: Annotated[int, typer.Option("--show", min=0, help="Show so many of the documents.")] = 0,
+    state: State = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Documents that were dropped: how many and why, and the documents themselves."""
+    if context.invoked_subcommand is not None:
+        return
+    from mindstream_cli import drops as module
+
+    selection = module.Selection(reason=reason, domain=domain, document=document)
+    asyncio.run(module.run(state, selection, show, as_json, console))
+
+
+@drops_app.command(
+    "restore",
+    epilog="Examples: `mindstream drops restore --document ID` · "
+    "`mindstream drops restore --reason too_short --domain medical --limit 100`",
+)
+@told
+def drops_restore(
+    reason: Reason = "",
+    domain: OfDomain = "",
+    document: TheDocument = "",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
+    state: State = HERE,
+) -> None:
+    """Send dropped documents in again; cleaning does not drop them for the same reason again. Safe to repeat."""
+    from mindstream_cli import drops as module
+    from mindstream_cli import restore
+
+    restore.need_choice(reason, document)
+    selection = module.Selection(reason=reason, domain=domain, document=document)
+    asyncio.run(restore.run(state, selection, limit, console))
+
+
 if __name__ == "__main__":
     app(prog_name=os.environ.get("MINDSTREAM_PROG", "mindstream"))
