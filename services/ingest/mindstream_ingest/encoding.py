@@ -8,12 +8,12 @@ believed only when what it decodes to reads like Chinese (:class:`Reading`).
 from __future__ import annotations
 
 import codecs
+import io
 import re
 from dataclasses import dataclass
+from typing import Protocol
 
 from mindstream_common.errors import InputError
-
-from mindstream_ingest.source import Source
 
 BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
         (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
@@ -23,6 +23,18 @@ FAMILY = {"utf-8": "utf-8", "utf8": "utf-8", "gb18030": "gb18030", "gbk": "gb180
 META = re.compile(rb"""<meta[^>]{0,200}charset\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE)
 SEVEN_BIT = re.compile(rb"~\{(?:[\x21-\x7e]{2})+~\}|\x1b\$")  # HZ, ISO-2022: ASCII to anyone who does not know
 CHUNK = 1 << 20
+
+
+class Bytes(Protocol):
+    """Bytes that can be read again and again: a file, or one record of a file."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    def open(self) -> io.BufferedReader: ...
+
+
 SAMPLE = 200_000  # letters beyond ASCII that are judged
 COMMON_SHARE = (
     0.75  # measured: Chinese text above 0.86 in its own encoding (癫痫 is not common), below 0.55 in the other
@@ -93,7 +105,7 @@ class Reading:
         return self.common >= COMMON_SHARE * self.letters and self.frequent >= enough and self.spread >= enough
 
 
-def detect(source: Source) -> str:
+def detect(source: Bytes) -> str:
     """The Python codec that decodes every byte of ``source``; reads the file once (UTF-8) to three times.
 
     Raises:
@@ -118,7 +130,7 @@ def detect(source: Source) -> str:
     return "utf-8" if fault is None else _legacy(source, head, fault)
 
 
-def _legacy(source: Source, head: bytes, fault: str) -> str:
+def _legacy(source: Bytes, head: bytes, fault: str) -> str:
     found = META.search(head) if source.kind == "html" else None
     label = found.group(1).decode("ascii").lower() if found else ""
     if label and label not in FAMILY:
@@ -139,7 +151,7 @@ def _legacy(source: Source, head: bytes, fault: str) -> str:
     return best[0]
 
 
-def _decode(source: Source, codec: str, reading: Reading | None) -> str | None:
+def _decode(source: Bytes, codec: str, reading: Reading | None) -> str | None:
     """Decode the whole file strictly. Returns what is wrong, or None."""
     decoder = codecs.getincrementaldecoder(codec)("strict")
     done = 0
@@ -158,7 +170,7 @@ def _decode(source: Source, codec: str, reading: Reading | None) -> str | None:
                 reading.add(text)
 
 
-def _refuse_mixture(source: Source, fault: str) -> None:
+def _refuse_mixture(source: Bytes, fault: str) -> None:
     """A GB18030 file with some lines of UTF-8 in it decodes strictly, and those lines into nonsense."""
     with source.open() as stream:
         number = 0
@@ -174,3 +186,34 @@ def _refuse_mixture(source: Source, fault: str) -> None:
                 raise InputError(
                     f"{source.name}: line {number} is UTF-8 but others are not ({fault}). Save it as UTF-8."
                 )
+
+
+class _Utf8(io.RawIOBase):
+    """Another encoding's bytes as UTF-8, a piece at a time."""
+
+    def __init__(self, stream: io.BufferedReader, codec: str) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder(codec)("strict")
+        self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._ready:
+            chunk = self._stream.read(CHUNK)
+            self._ready = self._decoder.decode(chunk, final=not chunk).encode()
+            if not chunk:
+                break
+        taken = min(len(buffer), len(self._ready))
+        buffer[:taken], self._ready = self._ready[:taken], self._ready[taken:]
+        return taken
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def as_utf8(stream: io.BufferedReader, codec: str) -> io.BufferedReader:
+    """The bytes of a surveyed file as UTF-8 without a mark; ``codec`` is what :func:`detect` said."""
+    return stream if codec == "utf-8" else io.BufferedReader(_Utf8(stream, codec), CHUNK)

@@ -2,45 +2,26 @@
 
 from __future__ import annotations
 
-import html
-import re
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
 
-MALFORMED = "malformed"  # the line or row cannot be read as a record
-NO_TEXT = "no_text"  # a record, but no text field in it
+MALFORMED = "malformed"  # the line, row or record cannot be read as one
+NO_TEXT = "no_text"  # a record, but no text in the fields that should hold it
 TOO_LONG = "too_long"  # longer than ingest.record_bytes
-
-_HTML = re.compile(
-    r"\s*(<!--|<!doctype\s+html|<(html|head|body|div|p|span|table|article|section|main|ul|ol|h[1-6]|br|img|a|b|font|center)\b[^<>]*>)",
-    re.IGNORECASE,
-)
+ENCODING = "encoding"  # a record of a web archive whose encoding cannot be told
+OTHER = "other"  # what a web archive holds beside pages: counted, not kept
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """``place`` is where in the file it stands (a line number; empty for a whole file). With ``reason`` set it is a
-    record that could not be read: ``text`` is then what was found instead."""
+    record that could not be read: ``text`` is then what was found instead.
+
+    ``at`` is how many units (lines, rows, records) of the file lie before it: a reader that is told to skip so many
+    begins with this record.
+    """
 
     text: str
     place: str = ""
     format: str = "text"
     reason: str = ""
     detail: str = ""
-
-
-def from_fields(fields: Mapping[str, Any], names: tuple[str, ...], place: str, raw: str) -> Record:
-    """Join the named fields that are present, in the order of ``names``."""
-    found = [(name, fields[name]) for name in names if isinstance(fields.get(name), str)]
-    if not found:
-        detail = f"none of {', '.join(names)} holds text; fields found: {', '.join(map(str, fields)) or 'none'}"
-        return Record(text=raw, place=place, reason=NO_TEXT, detail=detail)
-    filled = [(name, value) for name, value in found if value]
-    marked = [name == "html" or bool(_HTML.match(value)) for name, value in filled]
-    if not any(marked):
-        return Record(text="\n".join(value for _, value in filled), place=place)
-    parts = [
-        value if is_html else f"<p>{html.escape(value)}</p>" for (_, value), is_html in zip(filled, marked, strict=True)
-    ]
-    return Record(text="\n".join(parts), place=place, format="html")
+    at: int = 0

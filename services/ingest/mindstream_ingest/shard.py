@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 from mindstream_common import documents
 from mindstream_common.documents import Document
@@ -12,6 +13,23 @@ from mindstream_common.stage import Counts, Drop, Product
 
 from mindstream_ingest.config import IngestConfig
 from mindstream_ingest.record import Record
+
+
+class Position(NamedTuple):
+    """Where the next part begins: file of the bundle, member of an archive, units of it that were read.
+
+    ``dead`` is how many files after it could not be read: their dead letters were in the first part.
+    """
+
+    file: int = 0
+    member: int = 0
+    at: int = 0
+    dead: int = 0
+
+    @classmethod
+    def of(cls, counts: Counts) -> Position:
+        """What a stored part says."""
+        return cls(*(counts.extra.get(f"next_{name}", 0) for name in cls._fields))
 
 
 class OpenShard:
@@ -51,12 +69,14 @@ class OpenShard:
         """Whether it would say nothing at all."""
         return not (self._documents or self._drops or self.dead or self.extra)
 
-    def close(self, folder: Path) -> Product:
-        """Write it into ``folder``. Without documents there is no file."""
+    def close(self, folder: Path, following: Position | None = None) -> Product:
+        """Write it into ``folder``. Without documents there is no file. ``following``: where the next part begins."""
         files = {}
         if self._documents:
             files[".parquet"] = folder / f"{self.id}.parquet"
             documents.write(files[".parquet"], self._documents)
+        if following is not None:
+            self.extra.update({f"next_{name}": number for name, number in following._asdict().items() if number})
         counts = Counts(
             documents_in=len(self._documents) + len(self._drops),
             documents_out=len(self._documents),

@@ -1,22 +1,31 @@
-"""One file of a bundle: what its name says about it, and its decompressed bytes within limits."""
+"""One file: what its name says about it, and its decompressed bytes within limits."""
 
 from __future__ import annotations
 
+import hashlib
 import io
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import pyarrow as pa
 from mindstream_common.errors import InputError
-from mindstream_common.events import SourceFile
 
 from mindstream_ingest.config import IngestConfig
 
-Kind = Literal["txt", "jsonl", "html", "csv"]
-KINDS: dict[str, Kind] = {".txt": "txt", ".jsonl": "jsonl", ".html": "html", ".htm": "html", ".csv": "csv"}
+Kind = Literal["txt", "jsonl", "html", "csv", "tsv", "json", "md", "parquet", "warc", "pdf", "docx", "tar", "zip"]
+KINDS: dict[str, Kind] = {
+    ".txt": "txt", ".jsonl": "jsonl", ".html": "html", ".htm": "html", ".csv": "csv", ".tsv": "tsv", ".json": "json",
+    ".md": "md", ".parquet": "parquet", ".warc": "warc", ".pdf": "pdf", ".docx": "docx", ".tar": "tar", ".zip": "zip",
+}  # fmt: skip
+OTHER_NAMES: dict[str, Kind] = {".ndjson": "jsonl", ".markdown": "md", ".tgz": "tar"}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+ARCHIVES: tuple[Kind, ...] = ("tar", "zip")
+IN_PLACE: tuple[Kind, ...] = ("parquet", "pdf", "docx", "zip")  # read here and there: these need a plain file
+WHOLE: tuple[Kind, ...] = ("txt", "md", "html")  # one document a file, which must fit in memory
 SMALL = 64_000_000  # below this many bytes no ratio is suspicious
+CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +34,6 @@ class Source:
 
     name: str
     path: Path
-    text_fields: tuple[str, ...]
     kind: Kind
     compression: str | None
     limit: int
@@ -35,26 +43,59 @@ class Source:
         return io.BufferedReader(_Bounded(self), 1 << 18)
 
 
-def source(file: SourceFile, path: Path, config: IngestConfig) -> Source:
+def kind_of(name: str) -> tuple[Kind | None, str | None]:
+    """What a file's name says: its kind (None: not read) and how it is compressed."""
+    suffixes = [suffix.lower() for suffix in Path(name).suffixes]
+    compression = COMPRESSIONS.get(suffixes.pop()) if suffixes and suffixes[-1] in COMPRESSIONS else None
+    if not suffixes:
+        return None, compression
+    if suffixes[-1] == ".tgz" and compression is None:
+        return "tar", "gzip"
+    return KINDS.get(suffixes[-1]) or OTHER_NAMES.get(suffixes[-1]), compression
+
+
+def source(name: str, path: Path, config: IngestConfig) -> Source:
     """What the file's name says.
 
     Raises:
         InputError: the name's ending is none that ingest reads.
     """
-    suffixes = [suffix.lower() for suffix in Path(file.name).suffixes]
-    compression = COMPRESSIONS.get(suffixes.pop()) if suffixes and suffixes[-1] in COMPRESSIONS else None
-    kind = KINDS.get(suffixes[-1]) if suffixes else None
+    kind, compression = kind_of(name)
     if kind is None:
         known = ", ".join(KINDS)
-        raise InputError(
-            f"{file.name}: ingest reads {known}, each also as .gz or .zst. Convert the file to one of them."
-        )
+        raise InputError(f"{name}: ingest reads {known}, each also as .gz or .zst. Convert the file to one of them.")
     limit = config.file_bytes
-    if kind in ("txt", "html"):  # one document a file, which must fit in memory
+    if kind in WHOLE:
         limit = min(limit, config.record_bytes)
     if compression:
         limit = min(limit, max(SMALL, path.stat().st_size * config.compression_ratio))
-    return Source(file.name, path, file.text_fields, kind, compression, limit)
+    return Source(name, path, kind, compression, limit)
+
+
+def in_place(opened: Source, folder: Path) -> Source:
+    """The same as a plain file: decompressed into ``folder`` when it is compressed and its kind cannot be streamed."""
+    if opened.compression is None or opened.kind not in IN_PLACE:
+        return opened
+    path = folder / f"plain-{hashlib.sha256(opened.name.encode()).hexdigest()[:16]}"
+    with opened.open() as stream:
+        extract(stream, path)
+    return replace(opened, path=path, compression=None)
+
+
+class Readable(Protocol):
+    """What can be read a piece at a time."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def extract(stream: Readable, path: Path) -> str:
+    """Write a stream's bytes to ``path``, a piece at a time; returns their sha256. Errors of the stream pass."""
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+            file.write(chunk)
+    return digest.hexdigest()
 
 
 class _Bounded(io.RawIOBase):
@@ -62,8 +103,11 @@ class _Bounded(io.RawIOBase):
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._stream = pa.input_stream(str(source.path), compression=source.compression)
         self._read = 0
+        try:
+            self._stream = pa.input_stream(str(source.path), compression=source.compression)
+        except OSError as error:
+            raise self._broken(error) from error
 
     def readable(self) -> bool:
         return True
@@ -71,21 +115,24 @@ class _Bounded(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         try:
             data: bytes = self._stream.read(len(buffer))
-        except OSError as error:
-            raise InputError(
-                f"{self._source.name}: {self._source.compression or 'file'} data broken or cut off after "
-                f"{self._read} bytes ({error}). Copy the file again."
-            ) from error
+        except (OSError, zlib.error) as error:
+            raise self._broken(error) from error
         self._read += len(data)
         if self._read > self._source.limit:
             raise InputError(
                 f"{self._source.name}: holds more than {self._source.limit} bytes of text. Split it, or raise "
-                "ingest.record_bytes (txt, html), ingest.file_bytes or ingest.compression_ratio."
+                "ingest.record_bytes (txt, md, html), ingest.file_bytes or ingest.compression_ratio."
             )
         buffer[: len(data)] = data
         return len(data)
 
+    def _broken(self, error: Exception) -> InputError:
+        return InputError(
+            f"{self._source.name}: {self._source.compression or 'file'} data broken or cut off after "
+            f"{self._read} bytes ({error}). Copy the file again."
+        )
+
     def close(self) -> None:
-        if not self.closed:
+        if not self.closed and hasattr(self, "_stream"):
             self._stream.close()
         super().close()

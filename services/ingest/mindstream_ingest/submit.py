@@ -21,7 +21,7 @@ from mindstream_common.ids import shard_id
 from mindstream_common.store import Store
 from mindstream_common.topology import subject_of
 
-from mindstream_ingest.source import COMPRESSIONS, KINDS
+from mindstream_ingest.source import COMPRESSIONS, KINDS, kind_of
 
 BUNDLE_FILES = 200
 BUNDLE_BYTES = 32_000_000
@@ -75,15 +75,13 @@ def find(paths: Iterable[Path]) -> tuple[list[Found], list[Path]]:
 
 
 def _note(found: dict[Path, Found], path: Path, name: str) -> None:
+    name = name.encode("utf-8", "backslashreplace").decode()  # what no event can carry is written out
     found.setdefault(path.resolve(), Found(path, name, path.stat().st_size))
 
 
 def readable(path: Path) -> bool:
     """Whether the name says that ingest reads it."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSIONS:
-        suffixes.pop()
-    return bool(suffixes) and suffixes[-1] in KINDS
+    return kind_of(path.name)[0] is not None
 
 
 def kinds() -> str:
@@ -96,6 +94,7 @@ async def submit(
     *,
     domain: str,
     text_fields: tuple[str, ...],
+    template: str = "",
     store: Store,
     bus: Bus,
     patience: float = 60.0,
@@ -113,11 +112,11 @@ async def submit(
             objects.append(await asyncio.to_thread(_upload, file, domain, store))
             progress(file)
         event = FileBundle(
-            id=_bundle_id(domain, text_fields, bundle, objects),
+            id=_bundle_id(domain, text_fields, template, bundle, objects),
             domain=domain,
             objects=tuple(objects),
             created=time.time(),
-            files=tuple(SourceFile(name=file.name, text_fields=text_fields) for file in bundle),
+            files=tuple(SourceFile(name=file.name, text_fields=text_fields, template=template) for file in bundle),
         )
         await _announce(bus, event, patience)
         yield Submitted(files=len(bundle), bytes=sum(file.size for file in bundle), bundle=event.id)
@@ -154,9 +153,12 @@ def _upload(file: Found, domain: str, store: Store) -> Object:
     return stored
 
 
-def _bundle_id(domain: str, fields: tuple[str, ...], files: Sequence[Found], objects: Sequence[Object]) -> str:
+def _bundle_id(
+    domain: str, fields: tuple[str, ...], template: str, files: Sequence[Found], objects: Sequence[Object]
+) -> str:
     parts = [f"{file.name}\n{object.sha256}" for file, object in zip(files, objects, strict=True)]
-    return shard_id("submit", (domain, *fields, *parts), "1")
+    mapping = (f"template {template}",) if template else fields
+    return shard_id("submit", (domain, *mapping, *parts), "1")
 
 
 async def _announce(bus: Bus, event: FileBundle, patience: float) -> None:

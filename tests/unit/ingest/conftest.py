@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mindstream_common import documents, ids
 from mindstream_common.claims import MemoryClaims
 from mindstream_common.documents import Document
 from mindstream_common.events import FileBundle, Object, SourceFile
-from mindstream_common.stage import Claims, Product, Work
+from mindstream_common.stage import Claims, Counts, Product, Work
 from mindstream_ingest.config import IngestConfig
 from mindstream_ingest.stage import IngestStage
 
@@ -23,7 +25,11 @@ def bundle(tmp_path: Path) -> Bundle:
     numbers: Iterator[int] = iter(range(1000))
 
     def make(
-        files: dict[str, bytes], id: str = "0" * 32, claims: Claims | None = None, text_fields: tuple[str, ...] = ()
+        files: dict[str, bytes],
+        id: str = "0" * 32,
+        claims: Claims | None = None,
+        known: tuple[Counts, ...] = (),
+        **options: Any,
     ) -> Work[FileBundle]:
         folder = tmp_path / str(next(numbers))
         folder.mkdir()
@@ -38,9 +44,9 @@ def bundle(tmp_path: Path) -> Bundle:
             domain="test",
             objects=tuple(objects),
             created=1.0,
-            files=tuple(SourceFile(name=name, text_fields=text_fields) for name in files),
+            files=tuple(SourceFile(name=name, **options) for name in files),
         )
-        return Work(event=event, files=tuple(paths), folder=folder, claims=claims or MemoryClaims())
+        return Work(event=event, files=tuple(paths), folder=folder, claims=claims or MemoryClaims(), known=known)
 
     return make
 
@@ -50,7 +56,8 @@ def ingest() -> Callable[..., list[Product]]:
     """Run the stage over a bundle and check that every product balances."""
 
     def run(work: Work[FileBundle], config: IngestConfig | None = None) -> list[Product]:
-        products = list(IngestStage(config or IngestConfig()).run(work))
+        with contextlib.closing(IngestStage(config or IngestConfig())) as stage:
+            products = list(stage.run(work))
         for product in products:
             product.counts.check()
         return products

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from mindstream_common.errors import InputError
-from mindstream_common.events import SourceFile
 from mindstream_ingest.config import IngestConfig
 from mindstream_ingest.encoding import detect
 from mindstream_ingest.source import source
@@ -23,7 +22,7 @@ DATA = Path(__file__).parents[4] / "shared" / "data"
 def encoding_of(tmp_path: Path, data: bytes, name: str = "file.txt") -> str:
     path = tmp_path / "bytes"
     path.write_bytes(data)
-    return detect(source(SourceFile(name=name), path, IngestConfig()))
+    return detect(source(name, path, IngestConfig()))
 
 
 @pytest.mark.parametrize(

@@ -83,10 +83,10 @@ def test_names_do_not_depend_on_where_one_stands(tmp_path: Path, monkeypatch: py
 
 def test_unknown_kinds_are_left_out_and_named(tmp_path: Path) -> None:
     root = tmp_path / "r"
-    files(root, a_txt="a", b_pdf="b", c_docx="c", d_gz=b"d", e_tar_gz=b"e", README="f")
+    files(root, a_txt="a", b_png="b", c_xlsx="c", d_gz=b"d", e_exe_gz=b"e", README="f")
     found, left = find([root])
     assert [file.name for file in found] == ["r/a.txt"]
-    assert sorted(path.name for path in left) == ["README", "b.pdf", "c.docx", "d.gz", "e.tar.gz"]
+    assert sorted(path.name for path in left) == ["README", "b.png", "c.xlsx", "d.gz", "e.exe.gz"]
 
 
 def test_hidden_files_are_passed_over(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_file_of_an_unknown_kind_that_was_named(tmp_path: Path) -> None:
-    (path,) = files(tmp_path, report_pdf="x")
-    with pytest.raises(InputError, match=r"report\.pdf: files of this kind are not read. Ingest reads .txt"):
+    (path,) = files(tmp_path, report_xlsx="x")
+    with pytest.raises(InputError, match=r"report\.xlsx: files of this kind are not read. Ingest reads .txt"):
         find([path])
 
 

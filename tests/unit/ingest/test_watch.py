@@ -96,10 +96,10 @@ def test_hidden_files_are_ignored(inbox: Path) -> None:
 
 
 def test_unknown_kinds_are_named_and_left(inbox: Path) -> None:
-    (inbox / "a.pdf").write_text("a")
+    (inbox / "a.png").write_text("a")
     looking = Looking(inbox)
     assert looking.look(5) == []
-    assert looking.watcher.left == {inbox / "a.pdf"}
+    assert looking.watcher.left == {inbox / "a.png"}
 
 
 def test_new_folders_and_files_are_found(inbox: Path) -> None:
