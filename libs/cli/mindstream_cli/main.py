@@ -110,18 +110,27 @@ def down(
 @app.command(
     epilog="Examples: `mindstream submit reports/ notes.txt --domain finance` · "
     "`mindstream submit qa.csv --domain medical --text-field ask --text-field answer` · "
+    "`mindstream submit qa.jsonl --domain medical --template '问：{ask}\\n答：{answer}'` · "
     "`mindstream submit inbox/ --domain news --watch`"
 )
 @told
 def submit(
-    paths: Annotated[list[Path], typer.Argument(help="Files and folders: .txt .jsonl .html .csv, also .gz and .zst.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files and folders: .txt .md .html .jsonl .json .csv .tsv .parquet .warc .pdf .docx .tar .zip, also .gz and .zst."
+        ),
+    ],
     domain: Annotated[str, typer.Option("--domain", help="What the text is about: finance, medical, general, ...")],
     text_field: Annotated[
         list[str] | None,
         typer.Option(
-            "--text-field", help="Field of a jsonl or csv record that holds text; repeatable, joined in order."
+            "--text-field", help="Field of a record that holds text; repeatable, joined by newlines in order."
         ),
     ] = None,
+    template: Annotated[
+        str, typer.Option("--template", help="How a record's fields are joined: '{ask}\\n{answer}'; {{ is a brace.")
+    ] = "",
     watch: Annotated[
         bool, typer.Option("--watch", help="Keep watching: a file is taken when it has stopped growing.")
     ] = False,
@@ -130,7 +139,7 @@ def submit(
     """Hand text over: when this returns, it is stored and will be cleaned, tokenized and trained on."""
     from mindstream_cli import submit as module
 
-    module.run(paths, domain, tuple(text_field or ()), watch, state, console)
+    module.run(paths, domain, tuple(text_field or ()), watch, state, console, template)
 
 
 @app.command(epilog="Examples: `mindstream status` · `mindstream status --json`")

@@ -10,6 +10,7 @@ import msgspec
 from mindstream_common.errors import ConfigError, InputError, Transient
 from mindstream_common.events import Domain
 from mindstream_ingest import submit as ingest
+from mindstream_ingest.fields import parse
 from mindstream_ingest.watch import Watcher
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -27,27 +28,48 @@ def check_domain(domain: str) -> str:
         ) from None
 
 
-def run(paths: list[Path], domain: str, fields: tuple[str, ...], watch: bool, state: Path, console: Console) -> None:
+def check_template(fields: tuple[str, ...], template: str) -> None:
+    """Raises ConfigError when the template cannot be read, or both are given."""
+    if template and fields:
+        raise ConfigError("--template and --text-field are two ways to say the same: give one of them.")
+    if template:
+        parse(template)
+
+
+def run(
+    paths: list[Path],
+    domain: str,
+    fields: tuple[str, ...],
+    watch: bool,
+    state: Path,
+    console: Console,
+    template: str = "",
+) -> None:
     """Submit once, or keep watching until Ctrl-C."""
     check_domain(domain)
-    if watch:
-        asyncio.run(_watch(paths, domain, fields, state, console))
-    else:
-        asyncio.run(_once(paths, domain, fields, state, console))
+    check_template(fields, template)
+    asyncio.run((_watch if watch else _once)(paths, domain, fields, template, state, console))
 
 
-async def _once(paths: list[Path], domain: str, fields: tuple[str, ...], state: Path, console: Console) -> None:
+async def _once(
+    paths: list[Path], domain: str, fields: tuple[str, ...], template: str, state: Path, console: Console
+) -> None:
     found, left = ingest.find(paths)
     if not found:
         raise InputError(f"nothing to read in {', '.join(map(str, paths))}. Ingest reads {ingest.kinds()}.")
     async with connect(state) as connection:
-        await hand_over(connection, found, domain, fields, console)
+        await hand_over(connection, found, domain, fields, console, template)
     names_left(left, console)
     console.print("See what becomes of them: mindstream status · mindstream audit --wait 60")
 
 
 async def hand_over(
-    connection: Connection, files: list[ingest.Found], domain: str, fields: tuple[str, ...], console: Console
+    connection: Connection,
+    files: list[ingest.Found],
+    domain: str,
+    fields: tuple[str, ...],
+    console: Console,
+    template: str = "",
 ) -> None:
     """Submit files with a progress bar, and say what was taken."""
     columns = (TextColumn("submitting"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
@@ -60,6 +82,7 @@ async def hand_over(
                 files,
                 domain=domain,
                 text_fields=fields,
+                template=template,
                 store=connection.store,
                 bus=connection.bus,
                 progress=lambda file: progress.advance(task, file.size),
@@ -80,7 +103,9 @@ def names_left(left: list[Path], console: Console) -> None:
         console.print(f"Left out, because ingest reads {ingest.kinds()}: {shown}{more}", highlight=False)
 
 
-async def _watch(paths: list[Path], domain: str, fields: tuple[str, ...], state: Path, console: Console) -> None:
+async def _watch(
+    paths: list[Path], domain: str, fields: tuple[str, ...], template: str, state: Path, console: Console
+) -> None:
     for path in paths:
         if not path.exists():
             raise InputError(f"{path} does not exist.")
@@ -91,7 +116,7 @@ async def _watch(paths: list[Path], domain: str, fields: tuple[str, ...], state:
         while True:
             ready = watcher.look(time.monotonic())
             if ready:
-                await take(connection, watcher, ready, domain, fields, console)
+                await take(connection, watcher, ready, domain, fields, console, template)
             names_left(sorted(watcher.left - told), console)
             told |= watcher.left
             await asyncio.sleep(1.0)
@@ -104,15 +129,16 @@ async def take(
     domain: str,
     fields: tuple[str, ...],
     console: Console,
+    template: str = "",
 ) -> None:
     """Hand files over; what cannot be (now) is told once, keeps nothing else waiting, and is given again."""
     try:
-        await hand_over(connection, ready, domain, fields, console)
+        await hand_over(connection, ready, domain, fields, console, template)
         watcher.take(ready)
     except InputError as error:
         if len(ready) > 1:
             for file in ready:
-                await take(connection, watcher, [file], domain, fields, console)
+                await take(connection, watcher, [file], domain, fields, console, template)
         elif str(error) not in watcher.told:
             watcher.told.add(str(error))
             console.print(f"{error} It is looked at again.", style="yellow", markup=False)

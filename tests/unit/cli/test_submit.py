@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from mindstream_cli import submit as module
+from mindstream_common import events
 from mindstream_common.bus_memory import MemoryBus
 from mindstream_common.errors import ConfigError, Transient
 from mindstream_common.store import MemoryStore
@@ -57,6 +58,26 @@ def test_good_domains(domain: str) -> None:
 def test_bad_domains(domain: str) -> None:
     with pytest.raises(ConfigError, match="a domain is a short name of a-z, 0-9"):
         module.check_domain(domain)
+
+
+@pytest.mark.parametrize(
+    ("fields", "template", "words"),
+    [(("ask",), "{ask}", "give one of them"), ((), "{ask", "has no partner"), ((), "ask", "names no field")],
+)
+def test_bad_templates(fields: tuple[str, ...], template: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        module.check_template(fields, template)
+
+
+async def test_a_template_goes_with_the_files(ends: Any, console: Console, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"ask": "q"}')
+    found, _ = ingest.find([tmp_path])
+    module.check_template((), "{ask}\\n")
+    await module.hand_over(ends, found, "finance", (), console, "{ask}\\n")
+    [record] = [record async for record in ends.bus.read(FILES)]
+    event = events.decode(record.data)
+    assert isinstance(event, events.FileBundle)
+    assert event.files[0].template == "{ask}\\n"
 
 
 async def test_it_says_what_was_taken(ends: Any, console: Console, tmp_path: Path) -> None:
