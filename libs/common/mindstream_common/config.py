@@ -83,7 +83,7 @@ def check_sections(data: dict[str, Any], source: str | Path) -> None:
 
 
 def absolute_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Paths of section ``base`` are relative to the folder of the run's file."""
+    """Paths of section ``base``, and of the lists of words in ``cleaning``, are relative to the run's file's folder."""
     base = data.get("base")
     if isinstance(base, dict):
         data["base"] = base | {
@@ -91,6 +91,10 @@ def absolute_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
             for key, value in base.items()
             if key in ("vocab", "config", "weights") and isinstance(value, str)
         }
+    cleaning = data.get("cleaning")
+    sensitive = cleaning.get("sensitive") if isinstance(cleaning, dict) else None
+    if isinstance(sensitive, dict) and isinstance(sensitive.get("files"), list):
+        sensitive["files"] = [str((folder / f).absolute()) if isinstance(f, str) else f for f in sensitive["files"]]
     return data
 
 

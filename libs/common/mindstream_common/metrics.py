@@ -24,6 +24,7 @@ DOCUMENTS_OUT = Counter("mindstream_documents_out_total", "Documents that a stag
 DOCUMENTS_DROPPED = Counter(
     "mindstream_documents_dropped_total", "Documents that a stage has dropped", ["stage", "domain", "reason"]
 )
+MASKED = Counter("mindstream_masked_total", "Places in texts that were masked, by kind", ["stage", "domain", "kind"])
 BYTES_IN = Counter("mindstream_bytes_in_total", "Bytes of UTF-8 text that a stage has read", ["stage", "domain"])
 BYTES_OUT = Counter("mindstream_bytes_out_total", "Bytes of UTF-8 text that a stage has passed on", ["stage", "domain"])
 SHARDS = Counter(
@@ -62,6 +63,9 @@ def count(stage: str, domain: str, counts: Counts) -> None:
     BYTES_OUT.labels(stage, domain).inc(counts.bytes_out)
     for reason, number in counts.dropped.items():
         DOCUMENTS_DROPPED.labels(stage, domain, reason).inc(number)
+    for name, number in counts.extra.items():
+        if name.startswith("masked_"):
+            MASKED.labels(stage, domain, name.removeprefix("masked_")).inc(number)
 
 
 def serve(*, host: str, port: int, ready: Callable[[], str]) -> int:

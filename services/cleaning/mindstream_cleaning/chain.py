@@ -39,7 +39,7 @@ class Chain:
     """Rules that a document goes through until one drops it.
 
     Raises:
-        ConfigError: a list of sensitive words cannot be read, or a rule's package is not installed.
+        ConfigError: a list of sensitive words cannot be read.
     """
 
     def __init__(self, config: CleaningConfig) -> None:

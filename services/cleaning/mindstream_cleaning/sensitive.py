@@ -44,15 +44,11 @@ def digest(words: tuple[str, ...]) -> str:
 
 
 def rule(config: SensitiveConfig, words: tuple[str, ...]) -> Rule:
-    """Masks or drops. Raises ConfigError when ahocorasick_rs is not installed."""
+    """Masks or drops."""
     if not words:
         return lambda page: None
-    try:
-        from ahocorasick_rs import AhoCorasick, MatchKind
-    except ImportError as error:
-        raise ConfigError(
-            f"cleaning.sensitive needs ahocorasick_rs: pip install 'mindstream-cleaning[sensitive]' ({error})"
-        ) from error
+    from ahocorasick_rs import AhoCorasick, MatchKind  # only where words are given
+
     automaton = AhoCorasick(words, matchkind=MatchKind.LeftmostLongest)
 
     def apply(page: Page) -> Verdict | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 from mindstream_common.config import Section
-from mindstream_common.errors import ConfigError
 
 from mindstream_cleaning.page import Page, Rule
 
@@ -19,13 +18,9 @@ class SimplifiedConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def rule(config: SimplifiedConfig) -> Rule:
-    """Converts. Raises ConfigError when opencc is not installed."""
-    try:
-        from opencc import OpenCC
-    except ImportError as error:
-        raise ConfigError(
-            f"cleaning.simplified needs opencc: pip install 'mindstream-cleaning[simplified]' ({error})"
-        ) from error
+    """Converts."""
+    from opencc import OpenCC  # reads its tables from disk: only where it is asked for
+
     converter = OpenCC(config.variant)
 
     def apply(page: Page) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 import msgspec
 from mindstream_common import documents, ids
@@ -20,7 +20,7 @@ from mindstream_cleaning.duplicates import Duplicate
 
 ALGORITHM = "2"  # raised when the same documents would give other texts
 DECLARATION = Declaration(name="cleaning", takes=RawShard, makes=CleanShard, claims=True, claims_version=sketch.VERSION)
-# Whose versions decide the texts; the last two may be absent.
+# Whose versions decide the texts.
 LIBRARIES = ("selectolax", "ftfy", "xxhash", "zstandard", "opencc", "ahocorasick-rs")
 
 
@@ -30,7 +30,7 @@ class CleaningStage:
     def __init__(self, config: CleaningConfig) -> None:
         self._config = config
         self._chain = Chain(config)
-        self.configuration = self._chain.configuration(cleaning=ALGORITHM, sketch=sketch.VERSION, **_versions())
+        self.configuration = self._chain.configuration(cleaning=ALGORITHM, sketch=sketch.VERSION, **{name: version(name) for name in LIBRARIES})
 
     def run(self, work: Work[RawShard]) -> Iterator[Product]:
         cleaned = _Cleaned()
@@ -116,16 +116,6 @@ def _measured(kept: list[Document]) -> list[Document]:
 
 def _row(id: str) -> int:
     return int(id.rsplit("/", 1)[1])
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = ""
-    return found
 
 
 def _drop(document: Document, reason: str, detail: str = "", duplicate_of: str = "") -> Drop:
