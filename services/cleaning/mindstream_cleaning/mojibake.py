@@ -73,4 +73,6 @@ def is_lost(text: str, share: float = 0.01, *, markup: bool = False) -> bool:
     replaced = text.count("\ufffd")
     if not replaced:
         return False
-    return replaced > share * len(tags.to_text(text) if markup else text)
+    if markup:
+        text = tags.to_text(text).replace(tags.BREAK, "")
+    return replaced > share * len(text)
