@@ -9,7 +9,7 @@ CORPUS ?=
 DOMAIN ?= own
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-parity run test soak check format schemas clean
+.PHONY: help setup setup-parity run test soak bench-dedup check format schemas clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ test: setup setup-parity ## every test, with the real servers (within 15 minutes
 
 soak: setup setup-parity ## the long tests
 	@$(BIN)/python -m pytest -q -m soak --timeout 3600
+
+bench-dedup: setup ## near duplicates: precision, recall, speed and memory of the claims (a minute)
+	@$(BIN)/python tests/bench/dedup.py
 
 check: setup ## format, lint, types
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy

@@ -7,6 +7,7 @@
 --   {namespace}:a:<batch>:<hash>   the answers to a batch, kept for ARGV[ttl] seconds
 --   {namespace}:s:<scope>          hash of what an unsettled scope took: "a<batch>:<hash>" = "", and "c<hash>" = owner,
 --                                  or "\0", length of the bands (1 byte), bands, owner
+--   {namespace}:n                  what the namespace is, in words (written by claims.py)
 
 -- ARGV: scope, name of the answers, ttl, threshold (Jaccard index), bands per document, then per document its owner and
 -- its record: 16 bytes of hash and, if it is to be compared, 8 bytes per band and the signature (see signatures.py).

@@ -28,7 +28,8 @@ the other.
 
 **Memory.** Claims have no expiry (30 bytes more per key and twice the CPU): start a new namespace instead, by
 ``pipeline.generation``. A namespace (:func:`namespace`) is the pipeline and everything whose change would end all
-matches: normalisation, hash, versions. It is the hash tag of every key, so one namespace lives on one node of a cluster.
+matches: normalisation, hash, versions. Every key begins with its hash tag, so one namespace lives on one node of a
+cluster. ``python -m mindstream_common.forget`` lists namespaces and deletes one.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class ValkeyClaims:
 
     def __init__(self, url: str, namespace: str) -> None:
         """``url`` is ``valkey://[user][:password]@host:port/db``. Raises ConfigError when it is something else."""
-        self._tag = tag(namespace)
+        self._tag, self.namespace = tag(namespace), namespace
         self._url = url
         # A connection that broke, say by a restart of the server, is made anew at once: calls can be repeated.
         self._options = {"socket_timeout": 30, "socket_connect_timeout": 10, "retry": Retry(NoBackoff(), 1)}
@@ -140,6 +141,8 @@ class ValkeyClaims:
             self._client.close()
             self._client = ValkeyCluster.from_url(self._url, **self._options)
         self._client.function_load(LIBRARY.read_text(encoding="utf-8"), replace=True)
+        if " " in self.namespace:
+            self._client.set(f"{self._tag}:n", self.namespace)
         self._loaded = True
 
     @contextlib.contextmanager
@@ -231,10 +234,12 @@ class MemoryClaims:
 
 
 def tag(namespace: str) -> str:
-    """The namespace as the hash tag with which every key begins. Raises ConfigError when it cannot be one."""
+    """The hash tag with which every key begins: the namespace, or 8 hex digits for one of several words, because every
+    key repeats it. Raises ConfigError when it cannot be one."""
     if not namespace or set("{}") & set(namespace):
         raise ConfigError(f"the claims' namespace is {namespace!r}; it must not be empty or hold braces.")
-    return "{" + namespace + "}"
+    short = hashlib.sha256(namespace.encode()).hexdigest()[:8] if " " in namespace else namespace
+    return "{" + short + "}"
 
 
 def scope_of(batch: str) -> str:
@@ -243,13 +248,11 @@ def scope_of(batch: str) -> str:
 
 
 def namespace(pipeline: str, generation: int, declaration: Declaration) -> str:
-    """Where the claims of a stage lie: ``<pipeline>``, with ``.<stage>.<hash>`` when its claims rest on an algorithm
-    (``Declaration.claims_version``), and ``.<generation>`` when that is not 0. Claims of another namespace are not
-    seen: another algorithm would match nothing, and a new generation is to forget."""
-    parts = [pipeline]
+    """Where the claims of a stage lie, in words. Claims of another namespace are not seen: another algorithm
+    (``Declaration.claims_version``) would match nothing, and a new generation is to forget."""
     if declaration.claims_version:
-        parts += [declaration.name, hashlib.sha256(declaration.claims_version.encode()).hexdigest()[:6]]
-    return ".".join(parts + ([str(generation)] if generation else []))
+        return f"{pipeline} {declaration.name} {declaration.claims_version} generation {generation}"
+    return f"{pipeline}.{generation}" if generation else pipeline
 
 
 def answer_name(batch: str, keys: Sequence[bytes], owners: Sequence[str], sketches: Sketches) -> str:
