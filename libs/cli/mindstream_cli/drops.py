@@ -76,7 +76,12 @@ def find(ledger: Ledger, selection: Selection) -> Iterator[Dropped]:
 
 def _may_have(manifest: Manifest, selection: Selection) -> bool:
     """Whether it is worth while to read a shard's drops."""
-    return selection.reason in ("", *manifest.counts.dropped) and selection.domain in ("", manifest.event.domain)
+    root = selection.document.split("/", 1)[0]  # a document is named after its raw shard
+    return (
+        selection.reason in ("", *manifest.counts.dropped)
+        and selection.domain in ("", manifest.event.domain)
+        and root in ("", getattr(manifest.event, "root", ""))
+    )
 
 
 @dataclass

@@ -23,6 +23,11 @@ class SensitiveConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=
     words: tuple[str, ...] = ()
     action: Literal["mask", "drop"] = "mask"
 
+    def __post_init__(self) -> None:
+        for name in self.files:
+            if not Path(name).is_file():
+                raise ConfigError(f"files: {name} is not there. Name a UTF-8 file of one word a line.")
+
 
 def load(config: SensitiveConfig) -> tuple[str, ...]:
     """All words, sorted, each once. Raises ConfigError when a file cannot be read."""

@@ -1,7 +1,8 @@
 """HTML's tags without a parser: which there are, and the text of pages on which the parser would stand still.
 
 The parser needs time in the square of the depth, of the options of one list and of the attributes of one tag: a page of
-a megabyte can take minutes. What is here takes time in proportion to the length, whatever the page.
+a megabyte can take minutes. And it needs some hundred bytes for each tag: gigabytes for a page of nothing but tags. What
+is here takes time and memory in proportion to the length, whatever the page.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ OPEN = frozenset((
 BREAK = "\x1e"  # stands for a line's end while the source's own line ends are still white space; removed from input
 
 MANY = 20_000  # tags; below it nothing is slow
+MOST = 200_000  # tags; from here on the parser's memory counts
 DEEP = 2_000  # browsers stop at 512
 OPTIONS = 5_000
 ATTRIBUTES = 2_000
@@ -40,7 +42,8 @@ def are_absurd(html: str) -> bool:
     """Whether the parser should not see this page."""
     if any(len(tag.group().split()) > ATTRIBUTES for tag in _LONG.finditer(html)):
         return True
-    return html.count("<") > MANY and (_depth(html) > DEEP or sum(1 for _ in _OPTION.finditer(html)) > OPTIONS)
+    tags = html.count("<")
+    return tags > MOST or (tags > MANY and (_depth(html) > DEEP or sum(1 for _ in _OPTION.finditer(html)) > OPTIONS))
 
 
 def _depth(html: str) -> int:

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mindstream_cleaning import html, language, letters, repetition, sensitive, simplified
+from mindstream_cleaning.config import CleaningConfig
 from mindstream_cleaning.language import LanguageConfig
 from mindstream_cleaning.page import Page, Rule
 from mindstream_cleaning.repetition import RepetitionConfig
 from mindstream_cleaning.sensitive import SensitiveConfig
 from mindstream_cleaning.simplified import SimplifiedConfig
+from mindstream_common.config import section
 from mindstream_common.errors import ConfigError
 
 HANZI = [chr(code) for code in range(0x4E00, 0x9FA0)]
@@ -137,6 +139,8 @@ def test_a_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     for name in ("gbk.txt", "absent.txt"):
         with pytest.raises(ConfigError, match=name):
             sensitive.load(SensitiveConfig(files=(str(tmp_path / name),)))
+    with pytest.raises(ConfigError, match=r"section 'cleaning': files: absent.txt is not there"):
+        section({"cleaning": {"sensitive": {"files": ["absent.txt"]}}}, "cleaning", CleaningConfig)
 
 
 def test_traditional_characters_become_simplified_by_phrases() -> None:
