@@ -81,22 +81,21 @@ def _sketch(texts: Sequence[str]) -> list[bytes]:
 def _letters(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     """The code points that count, of all texts in a row, and how many each text has."""
     texts = [text if len(text) <= LONGEST else "" for text in texts]
-    codes = _codes(texts)
-    if (_table()[codes] == _EXPANDS).any():
-        texts = [unicodedata.normalize("NFKC", text) if _expands(text) else text for text in texts]
-        codes = _codes(texts)
-    forms = _table()[codes]
-    documents = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
+    forms, ends = _forms(texts)
+    expand = np.flatnonzero(forms == _EXPANDS)
+    if len(expand):
+        for text in np.unique(np.searchsorted(ends, expand, side="right")).tolist():
+            texts[text] = unicodedata.normalize("NFKC", texts[text])
+        forms, ends = _forms(texts)
     counts = forms != 0
-    return forms[counts], np.bincount(documents[counts], minlength=len(texts))
+    before = np.concatenate(([0], np.cumsum(counts)))[ends]
+    return forms[counts], np.diff(before, prepend=0)
 
 
-def _codes(texts: Sequence[str]) -> NDArray[np.uint32]:
-    return np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype="<u4")
-
-
-def _expands(text: str) -> bool:
-    return bool((_table()[_codes([text])] == _EXPANDS).any())
+def _forms(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """What each character of all texts counts as, and where each text ends."""
+    codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    return _table()[codes], np.cumsum([len(text) for text in texts])
 
 
 @functools.cache
@@ -135,7 +134,8 @@ def _shingles(letters: NDArray[np.uint32], lengths: NDArray[np.int64]) -> Hashes
     for offset in range(1, NGRAM):  # 5-grams that begin here reach into the next document
         begins = ends - offset
         inside[begins[begins >= 0]] = False
-    return keys[inside[:total]]
+    shingles: Hashes = keys[inside[:total]]
+    return shingles
 
 
 def _bands(keys: Hashes, documents: int) -> Hashes:
@@ -182,18 +182,21 @@ def _signatures(keys: Hashes, documents: int, used: NDArray[np.int64]) -> Iterat
     sizes = np.bincount(owner, minlength=documents)
     level = np.maximum(np.ceil(np.log2(np.maximum(sizes, 1) / MOST)), 0).astype(np.uint64)
     whole = _parities(keys, owner, level, documents, BITS)
-    half = _parities(keys, owner, level + np.uint64(1), documents, BITS // 2)
-    boundary = MOST << level.astype(np.int64)
-    for document in used:
-        signature = int(sizes[document]).to_bytes(4, "little") + whole[document].tobytes()
-        yield signature + (half[document].tobytes() if sizes[document] >= HALF_FROM * boundary[document] else b"")
+    near = sizes >= HALF_FROM * (MOST << level.astype(np.int64))  # near the boundary of the next level
+    half = _parities(keys[near[owner]], owner[near[owner]], level + np.uint64(1), documents, BITS // 2)
+    for document in used.tolist():
+        signature = int(sizes[document]).to_bytes(4, "little") + whole[document]
+        yield signature + half[document] if near[document] else signature
 
 
-def _parities(keys: Hashes, owner: NDArray[np.int64], level: Hashes, documents: int, bits: int) -> NDArray[np.uint8]:
-    """Odd sketches of one 5-gram in 2**level; shape [documents, bits / 8]."""
+def _parities(keys: Hashes, owner: NDArray[np.int64], level: Hashes, documents: int, bits: int) -> list[bytes]:
+    """The odd sketch of one 5-gram in 2**level of each document."""
     if level.any():
         sampled = (keys >> np.uint64(10)) & ((np.uint64(1) << level) - np.uint64(1))[owner] == 0
         keys, owner = keys[sampled], owner[sampled]
-    places = owner * bits + (keys & np.uint64(bits - 1)).astype(np.int64)
-    parity = (np.bincount(places, minlength=documents * bits) & 1).astype(np.uint8)
-    return np.packbits(parity.reshape(documents, bits), axis=1)
+    places = owner * bits
+    places += (keys & np.uint64(bits - 1)).view(np.int64)
+    parity = np.bincount(places, minlength=documents * bits).astype(np.uint8)
+    parity &= 1
+    packed = np.packbits(parity).tobytes()
+    return [packed[at : at + bits // 8] for at in range(0, len(packed), bits // 8)]
