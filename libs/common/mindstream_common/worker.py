@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import shutil
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -76,6 +77,7 @@ class Worker:
         self._name = declaration.name
         self._process: Any = None
         self._connection: Connection | None = None
+        self._reaping = threading.Lock()
 
     def start(self) -> None:
         """Start the process (or a new one, after the last has died). Call it from the main thread."""
@@ -117,9 +119,10 @@ class Worker:
         """End the process at once."""
         if self._process is not None:
             self._process.kill()
-            self._process.join()
-            self._process.close()
-            self._process = None
+            with self._reaping:
+                self._process.join()
+                self._process.close()
+                self._process = None
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -130,11 +133,11 @@ class Worker:
         return self._connection
 
     def _ending(self) -> str:
-        try:
+        with self._reaping:  # receive() runs in a thread, kill() in another
+            if self._process is None:
+                return "the work's process was ended"
             self._process.join(1.0)
             code = self._process.exitcode
-        except (AttributeError, ValueError):  # kill() was faster
-            return "the work's process was ended"
         if code is not None and code < 0:
             return f"the work's process was ended by signal {-code} ({signal.Signals(-code).name})"
         return f"the work's process ended with exit code {code}"
