@@ -155,7 +155,7 @@ PAGE = """<html><body><div><a href=1>首页</a> <a href=2>科室</a> <a href=3>�
 <h1>高血压患者的饮食</h1><p>高血压患者平时要少吃盐，多吃新鲜的蔬菜和水果。<a href=4>党参</a>能不能吃要问医生。</p>
 <p>小贴士</p><p>每天盐的摄入量不要超过五克，油也要少放，运动要适量。</p>
 <ul><li><a href=5>糖尿病患者能不能吃西瓜</a><li><a href=6>冠心病患者的日常护理要点</a></ul>
-<p>版权所有</p><footer>备案号12345</footer></body></html>"""
+<p>版权所有</p><footer>备案号12345</footer><div class=footer>版权所有 &copy; 2026 示例网站 <a href=7>关于我们</a></div></body></html>"""
 
 
 def test_main_content_leaves_out_what_is_around_the_text() -> None:
