@@ -9,7 +9,7 @@ CORPUS ?=
 DOMAIN ?= own
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-parity run test soak bench-dedup check format schemas clean
+.PHONY: help setup setup-parity run test soak bench-dedup bench-data check format schemas clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ soak: setup setup-parity ## the long tests
 
 bench-dedup: setup ## near duplicates: precision, recall, speed and memory of the claims (a minute)
 	@$(BIN)/python tests/bench/dedup.py
+
+bench-data: setup ## speed and memory of the data plane, beside datatrove (some minutes, calm machine)
+	@$(BIN)/python tests/bench/data.py $(BENCH)
 
 check: setup ## format, lint, types
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy
