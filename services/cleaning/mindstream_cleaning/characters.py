@@ -22,7 +22,9 @@ _HIDDEN = (
 )
 _LINE_ENDS = re.compile(f"\r\n?|[{_LINE_END}]")
 _UNSEEN = re.compile(f"[{_HIDDEN}]")
-_ANY = re.compile(f"[\r{_LINE_END}{_HIDDEN}]")  # most texts have none, and are read once
+_ANY = re.compile(f"[\r{_LINE_END}{_HIDDEN}]")
+# Anything at all that this rule changes: most texts have none of it, and are read once.
+_GATE = re.compile(f"[\r{_LINE_END}{_HIDDEN}{whitespace.BLANKS}]|  | \n|\n[ \n]")
 
 
 class CharactersConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,7 +37,10 @@ def rule(config: CharactersConfig) -> Rule:
     """Line ends, unseen characters, NFC and white space."""
 
     def apply(page: Page) -> None:
-        page.text = whitespace.normalise(normalise(page.text))
+        if _GATE.search(page.text):
+            page.text = whitespace.normalise(normalise(page.text))
+        else:
+            page.text = unicodedata.normalize("NFC", page.text).strip(" \n")
 
     return apply
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-_BLANKS = "\t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
+BLANKS = "\t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
 # Only what is to be changed is matched: a substitution costs far more than a look.
-_SPACES = re.compile(f"[ {_BLANKS}]{{2,}}|[{_BLANKS}]")
+_SPACES = re.compile(f"[ {BLANKS}]{{2,}}|[{BLANKS}]")
 _LINES = re.compile(" \n[ \n]*|\n[ \n]+")
 
 

@@ -183,6 +183,21 @@ def test_found_places_do_not_overlap_and_the_rest_stays(text: str, strict: bool)
     assert masked(text, strict=strict) == rest + text[at:]
 
 
+@given(
+    st.lists(
+        st.sampled_from(
+            [ID, CARD, CODE, "13812345678", "zs@example.com", "京A12345", "粤B1234学", "E12345678", "010-62345678"]
+        )
+        | st.text(alphabet="0１xX -.@转学挂京字第药，a（", max_size=4),
+        max_size=8,
+    ).map("".join),
+    st.booleans(),
+)
+def test_looking_at_islands_finds_what_looking_at_everything_finds(text: str, strict: bool) -> None:
+    whole = patterns._in_island(text, 0, patterns.KINDS, strict)
+    assert patterns.find(text, strict=strict) == whole
+
+
 @given(st.sampled_from([ID, CARD, CODE, "13812345678", "zs@example.com", "京A12345", "E12345678", "010-62345678"]))
 def test_nothing_that_was_masked_is_found_again(number: str) -> None:
     once = masked(f"是{number}，")

@@ -143,6 +143,13 @@ def test_normalising_twice_changes_nothing(text: str) -> None:
     assert whitespace.normalise(characters.normalise(once)) == once
 
 
+@given(st.text(alphabet="ab药 \t\u3000\r\n\u200b\u0301\u2000é", max_size=40))
+def test_texts_that_need_nothing_are_told_from_those_that_do(text: str) -> None:
+    page = Page(text=text)
+    characters.rule(characters.CharactersConfig())(page)
+    assert page.text == whitespace.normalise(characters.normalise(text))
+
+
 @given(st.text())
 def test_html_never_fails_and_never_keeps_the_marker(text: str) -> None:
     assert tags.BREAK not in html.to_text(text)
