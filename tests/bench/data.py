@@ -100,6 +100,11 @@ def in_process(rounds: int, python: Path | None) -> tuple[list[Row], dict[str, f
             rows.append(row(f"datatrove 0.10.1 (cmn_Hani), {kind}", other, "MB/CPU-s"))
             target = {"text": 30, "pages": 20}[kind]
             rows.append(row(f"data plane, {kind}, against datatrove", size / seconds / other, "times", target))
+    if python is not None:
+        found = child("data_datatrove.py", str(FILES["text"]), str(VOCAB), "400", "repetition", python=python)
+        rows.append(
+            row("datatrove with its repetition filter, text", found["bytes"] / 1e6 / found["seconds"], "MB/CPU-s")
+        )
     return rows, whole
 
 
