@@ -30,7 +30,9 @@ class CleaningStage:
     def __init__(self, config: CleaningConfig) -> None:
         self._config = config
         self._chain = Chain(config)
-        self.configuration = self._chain.configuration(cleaning=ALGORITHM, sketch=sketch.VERSION, **{name: version(name) for name in LIBRARIES})
+        self.configuration = self._chain.configuration(
+            cleaning=ALGORITHM, sketch=sketch.VERSION, **{name: version(name) for name in LIBRARIES}
+        )
 
     def run(self, work: Work[RawShard]) -> Iterator[Product]:
         cleaned = _Cleaned()
