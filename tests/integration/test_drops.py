@@ -52,8 +52,8 @@ def test_dropped_documents_are_shown_and_sent_in_again(tmp_path: Path) -> None:
 
         said = CliRunner().invoke(app, ["drops", "restore", "--document", document["document"], *state])
         assert "1 documents are on their way again" in said.stdout
-        results = [asyncio.run(send_again(running, reason=reason)) for reason in ("too_short", "exact_duplicate")]
-        assert [(result.restored, result.before) for result in results] == [(short, 0), (repeated - 1, 1)]
+        results = [asyncio.run(send_again(running, reason=reason)) for reason in ("exact_duplicate", "too_short")]
+        assert [(result.restored, result.before) for result in results] == [(repeated - 1, 1), (short, 0)]
         assert asyncio.run(send_again(running, reason="too_short")).restored == 0
 
         after = running.settled(accepted + short + repeated)
