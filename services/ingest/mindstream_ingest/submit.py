@@ -118,7 +118,7 @@ async def submit(
             created=time.time(),
             files=tuple(SourceFile(name=file.name, text_fields=text_fields, template=template) for file in bundle),
         )
-        await _announce(bus, event, patience)
+        await announce(bus, event, patience)
         yield Submitted(files=len(bundle), bytes=sum(file.size for file in bundle), bundle=event.id)
 
 
@@ -161,7 +161,8 @@ def _bundle_id(
     return shard_id("submit", (domain, *mapping, *parts), "1")
 
 
-async def _announce(bus: Bus, event: FileBundle, patience: float) -> None:
+async def announce(bus: Bus, event: FileBundle, patience: float) -> None:
+    """Publish a bundle; a full queue or an absent bus is waited for. Raises Transient after ``patience`` seconds."""
     until = time.monotonic() + patience
     while True:
         try:

@@ -11,6 +11,7 @@ import pytest
 from mindstream_cli.up import SECTIONS
 from mindstream_common import metrics
 from mindstream_common.settings import Settings
+from mindstream_ingest import http as ingest_http
 from mindstream_trainer import training_metrics
 from mindstream_trainer.config import BaseConfig
 from prometheus_client.metrics import MetricWrapperBase
@@ -49,7 +50,7 @@ def test_every_metric_is_documented() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     documented = dict(re.findall(r"^\| `(mindstream_\w+)` \| \w+ \| ([^|]*) \|", page, re.M))
     found = {}
-    for module in (metrics, training_metrics):
+    for module in (metrics, ingest_http, training_metrics):
         for metric in vars(module).values():
             if isinstance(metric, MetricWrapperBase):
                 description = next(iter(metric.describe()))
