@@ -19,9 +19,8 @@ DECLARATION = Declaration(name="cleaning", takes=RawShard, makes=CleanShard, cla
 class Copy:
     """Copies documents. What else it does is said by the shard's domain: slow, failing, dying, poison."""
 
-    configuration = "copy-1"
-
-    def __init__(self, seconds: float = 0.0, runs: Path | None = None) -> None:
+    def __init__(self, seconds: float = 0.0, runs: Path | None = None, configuration: str = "copy-1") -> None:
+        self.configuration = configuration
         self._seconds = seconds
         self._runs = runs
 

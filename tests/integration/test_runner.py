@@ -17,7 +17,6 @@ from mindstream_common.bus import NatsBus, connect
 from mindstream_common.claims import ValkeyClaims
 from mindstream_common.documents import Document
 from mindstream_common.events import CleanShard, DeadLetter, RawShard, decode_dead, encode
-from mindstream_common.ids import shard_id
 from mindstream_common.runner import PipelineConfig, Runner
 from mindstream_common.settings import Settings, from_environment
 from mindstream_common.store import S3Store
@@ -79,11 +78,18 @@ async def submit(bus: NatsBus, shard: RawShard) -> None:
 
 @contextlib.asynccontextmanager
 async def working(
-    bus: NatsBus, where: Settings, tmp_path: Path, *, slots: int = 1, seconds: float = 0.0, **pipeline: float
+    bus: NatsBus,
+    where: Settings,
+    tmp_path: Path,
+    *,
+    slots: int = 1,
+    seconds: float = 0.0,
+    configuration: str = "copy-1",
+    **pipeline: float,
 ) -> AsyncIterator[Runner]:
     """A runner at work; drained at the end."""
     config = PipelineConfig(**{"ack_wait_seconds": 5.0, "retry_seconds": 0.05, "drain_seconds": 5.0, **pipeline})  # type: ignore[arg-type]
-    factory = partial(stages.Copy, seconds, tmp_path / "runs.txt")
+    factory = partial(stages.Copy, seconds, tmp_path / "runs.txt", configuration)
     runner = Runner(
         stages.DECLARATION,
         factory,
@@ -273,8 +279,23 @@ async def test_a_redelivered_shard_is_published_from_its_manifest(
         await submit(bus, shard)
         await until(lambda: queue_is_empty(bus))
     assert runs(tmp_path) == [shard.id]
-    made = manifests.find(store, CleanShard, "plain", shard_id("cleaning", (shard.id,), "copy-1"))
+    made = manifests.find(store, CleanShard, "plain", manifests.slot("cleaning", shard.id, 0))
     assert made is not None
     assert made.counts.documents_out == 2
     assert made.event.root == shard.id  # type: ignore[union-attr]
+    assert set(await published(bus)) == {shard.id}
+
+
+async def test_another_configuration_makes_nothing_twice(
+    bus: NatsBus, where: Settings, store: S3Store, tmp_path: Path
+) -> None:
+    """A worker with another configuration gets a shard again that was done before: it publishes what is there."""
+    shard = raw_shard(store, tmp_path, "plain")
+    await submit(bus, shard)
+    async with working(bus, where, tmp_path):
+        await until(lambda: queue_is_empty(bus))
+    await submit(bus, shard)
+    async with working(bus, where, tmp_path, configuration="copy-2"):
+        await until(lambda: queue_is_empty(bus))
+    assert runs(tmp_path) == [shard.id]
     assert set(await published(bus)) == {shard.id}

@@ -84,7 +84,7 @@ def _balance(ledger: Ledger) -> Report:
     catalogued = {event.id for event in ledger.catalog.values()}
     dead = {(letter.stage, _event_id(letter.event)) for letter in ledger.dead.values()}
     flows: dict[str, Flow] = defaultdict(Flow)
-    problems: list[str] = []
+    problems = [f"DAMAGED: the manifest {text}" for text in sorted(ledger.damaged)]
     for manifest in ledger.manifests["ingest"].values():
         flow = flows[manifest.event.domain]
         flow.accepted += manifest.counts.documents_in

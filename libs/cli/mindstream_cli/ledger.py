@@ -9,6 +9,7 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import msgspec
 from mindstream_common import manifests
 from mindstream_common.bus import Bus, Record
 from mindstream_common.events import (
@@ -45,15 +46,28 @@ class Ledger:
     catalog: dict[int, CatalogShard] = field(default_factory=dict)
     dead: dict[int, DeadLetter] = field(default_factory=dict)
     queued: dict[str, set[str]] = field(default_factory=dict)  # stream -> ids of the events in it
+    damaged: set[str] = field(default_factory=set)  # manifests that cannot be read, and why
+    _read: set[str] = field(default_factory=set)  # keys
 
     def refresh_manifests(self) -> None:
         """Read the manifests that are new. Blocks: call it in a thread."""
+        self.damaged.clear()
         with ThreadPoolExecutor(8) as pool:
             for stage, makes in STAGES.items():
                 known = self.manifests[stage]
-                new = [(key, id) for key, id in manifests.all_of(self.store, makes) if id not in known]
-                for (_, id), data in zip(new, pool.map(self.store.get_bytes, [key for key, _ in new]), strict=True):
-                    known[id] = manifests.decode(data)
+                new = [key for key, _ in manifests.all_of(self.store, makes) if key not in self._read]
+                for key, data in zip(new, pool.map(self.store.get_bytes, new), strict=True):
+                    manifest = self._decode(key, data)
+                    if manifest is not None:
+                        known[manifest.event.id] = manifest
+                        self._read.add(key)
+
+    def _decode(self, key: str, data: bytes) -> Manifest | None:
+        try:
+            return manifests.decode(data)
+        except msgspec.MsgspecError as error:
+            self.damaged.add(f"{key}: {error}")
+            return None
 
     async def refresh_catalog(self) -> None:
         """Read the catalog's new events, and the dead letters (they can be taken away)."""

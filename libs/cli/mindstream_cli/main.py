@@ -39,6 +39,14 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
         except MindStreamError as error:
             errors.print(f"[bold red]error:[/] {_plain(str(error))}", soft_wrap=True, highlight=False)
             raise typer.Exit(2) from None
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            errors.print(
+                f"[bold red]error:[/] {_plain(place)}{error.strerror or error}. Check the disk's room and the permissions.",
+                soft_wrap=True,
+                highlight=False,
+            )
+            raise typer.Exit(2) from None
         except KeyboardInterrupt:
             errors.print("stopped")
             raise typer.Exit(130) from None
@@ -74,7 +82,12 @@ def demo(
 )
 @told
 def up(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The run's file.")] = Path("configs/local.yaml"),
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", "-c", help="The run's file (default: what this state ran last, else configs/local.yaml)."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value on top of the file; repeatable.")
     ] = None,
@@ -88,9 +101,9 @@ def up(
     from mindstream_cli import up as module
 
     if detach:
-        module.detach(config, settings or [], scale or [], state, console)
+        module.detach(module.file_of(config, state), settings or [], scale or [], state, console)
     else:
-        module.run(config, settings or [], scale or [], state, console)
+        module.run(module.file_of(config, state), settings or [], scale or [], state, console)
 
 
 @app.command(epilog="Examples: `mindstream down` · `mindstream down --erase`")

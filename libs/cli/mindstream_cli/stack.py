@@ -50,6 +50,7 @@ class StackFile(msgspec.Struct, kw_only=True):
     pid: int
     services: dict[str, int]  # name -> port of /metrics
     started: float
+    ended: dict[str, str] = {}  # services that stopped for good -> what they said
 
 
 class Stack:
@@ -78,8 +79,11 @@ class Stack:
             ConfigError, ServerFailed: what does not start, and why.
         """
         self.state.mkdir(parents=True, exist_ok=True)
+        self._own()
         path = self.state / "run.yaml"
-        path.write_text(yaml.safe_dump(dict(self._run), allow_unicode=True, sort_keys=False), encoding="utf-8")
+        aside = self.state / ".run.yaml"
+        aside.write_text(yaml.safe_dump(dict(self._run), allow_unicode=True, sort_keys=False), encoding="utf-8")
+        aside.replace(path)
         started = servers.local_servers(self.state)
         for server in started:
             self.children[server.name] = Child(server, "server", started=time.monotonic())
@@ -92,10 +96,9 @@ class Stack:
             if child.kind != "server":
                 child.server.start()
                 child.started = time.monotonic()
-        self._write()
+        self._write_file()
 
     def _add_service(self, kind: str, name: str, path: Path, environment: Mapping[str, str]) -> None:
-        port = free_port(taken={child.port for child in self.children.values()})
         folder = self.state / "services" / name
         argv = [sys.executable, "-m", f"mindstream_{kind}", "--config", str(path.absolute())]
         if kind == "trainer":
@@ -105,12 +108,20 @@ class Stack:
         server = Server(
             name=name,
             argv=argv,
-            ready=lambda: _ready(port),
+            ready=lambda: ready(child.port),
             log=self.state / "logs" / f"{name}.log",
             folder=folder,
-            env={**environment, "MINDSTREAM_METRICS_PORT": str(port), "GLOG_v": "3"},
+            env={**environment, "GLOG_v": "3"},
         )
-        self.children[name] = Child(server, kind, port=port)
+        child = self.children[name] = Child(server, kind)
+        self._give_port(child)
+
+    def _give_port(self, child: Child) -> None:
+        """A port for /metrics that nobody else has taken meanwhile."""
+        if child.port and servers.free(child.port):
+            return
+        child.port = free_port(taken={other.port for other in self.children.values()})
+        child.server.env = {**child.server.env, "MINDSTREAM_METRICS_PORT": str(child.port)}
 
     def watch(self) -> None:
         """Look after everything once: start again what has died. Call it some times a second."""
@@ -124,6 +135,11 @@ class Stack:
                 child.due = 0.0
                 child.started = now
                 child.restarts += 1
+                if child.kind != "server":
+                    before = child.port
+                    self._give_port(child)
+                    if child.port != before:
+                        self._write_file()
                 child.server.start()
 
     def _died(self, name: str, child: Child, now: float) -> None:
@@ -133,12 +149,21 @@ class Stack:
             return
         if child.kind != "server" and code in (CONFIG_EXIT, NON_FINITE_EXIT):
             child.ended = code
-            child.notes.append(child.server.tail(6))
-            self._say(f"{name} has stopped and is not started again.\n{child.server.tail(6)}")
+            child.notes.append(said(child.server))
+            self._say(f"{name} has stopped and is not started again: {said(child.server)}")
+            self._write_file()
             return
         child.backoff = 0.2 if now - child.started > LONG_LIFE else min(15.0, max(0.4, child.backoff * 2))
         child.due = now + child.backoff
         self._say(f"{name} ended ({_ending(code)}); it is started again")
+
+    def starting(self) -> list[str]:
+        """Services that cannot work yet."""
+        return [
+            name
+            for name, child in self.children.items()
+            if child.port and child.ended is None and not child.server.ready()
+        ]
 
     def failed(self) -> list[str]:
         """Services that stopped for good and should not have, with what they said."""
@@ -149,21 +174,35 @@ class Stack:
         ]
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Drain the services, then stop the servers. Safe to call twice."""
+        """Drain the services, then stop the servers. Safe to call twice; does nothing when the start was refused."""
+        if self._lock is None:
+            return
         services = [child.server for child in self.children.values() if child.kind != "server"]
         with ThreadPoolExecutor(max(1, len(services))) as pool:
             list(pool.map(lambda server: server.stop(timeout), services))
         servers.stop_all([child.server for child in self.children.values() if child.kind == "server"])
         (self.state / "stack.json").unlink(missing_ok=True)
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.close()
+        self._lock = None
 
-    def _write(self) -> None:
-        self._lock = (self.state / LOCK).open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)  # for as long as this process lives
+    def _own(self) -> None:
+        """Take the state folder, for as long as this process lives, before anything in it is changed."""
+        lock = (self.state / LOCK).open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise ConfigError(
+                f"another stack runs, or is just starting, under {self.state}. Stop it with `mindstream down`, or use "
+                "another --state."
+            ) from None
+        self._lock = lock
+        (self.state / "stack.json").unlink(missing_ok=True)  # what a killed stack left behind
+
+    def _write_file(self) -> None:
         ports = {name: child.port for name, child in self.children.items() if child.kind != "server"}
-        data = StackFile(pid=os.getpid(), services=ports, started=time.time())
+        ended = {name: child.notes[-1] for name, child in self.children.items() if child.notes}
+        data = StackFile(pid=os.getpid(), services=ports, started=time.time(), ended=ended)
         temporary = self.state / ".stack.json"
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(data)))
         temporary.replace(self.state / "stack.json")
@@ -221,6 +260,21 @@ def assemble(path: Path, settings: list[str]) -> dict[str, Any]:
     return config.absolute_paths(data, Path.cwd()) if settings else data
 
 
+def said(server: Server) -> str:
+    """The last error in a service's log, in its own words; else the log's last lines."""
+    return last_error(server.tail(10)) or server.tail(6)
+
+
+def last_error(log: str) -> str:
+    """The last ``error`` of a structured log; nothing when there is none."""
+    for line in reversed(log.splitlines()):
+        try:
+            return str(msgspec.json.decode(line.strip())["error"])
+        except (msgspec.DecodeError, KeyError, TypeError):
+            continue
+    return ""
+
+
 def parse_scale(texts: list[str]) -> dict[str, int]:
     """``cleaning=2`` and the like.
 
@@ -252,7 +306,8 @@ def _ports() -> Iterator[int]:
     yield from range(22000, 32000)
 
 
-def _ready(port: int) -> bool:
+def ready(port: int) -> bool:
+    """Whether the service on this metrics port can work."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as answer:
             return bool(answer.status == 200)

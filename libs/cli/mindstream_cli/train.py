@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -11,13 +12,15 @@ from pathlib import Path
 
 import yaml
 from mindstream_common import config
-from mindstream_common.errors import ConfigError
+from mindstream_common.errors import ConfigError, MindStreamError
 from mindstream_common.process import die_with_parent
 from mindstream_trainer import progress
 from mindstream_trainer.config import TrainerConfig
 from rich.console import Console
 
 from mindstream_cli import servers, stack, up
+from mindstream_cli.hints import command
+from mindstream_cli.stack import last_error
 from mindstream_cli.status import run_line
 
 
@@ -27,25 +30,22 @@ def run(path: Path | None, settings: list[str], replay_of: str | None, state: Pa
     Raises:
         ConfigError: no stack runs, or the stack's own trainer trains this run.
     """
-    found = stack.need_running(state)
+    stack.need_running(state)
     data = stack.assemble(path or state / "run.yaml", settings)
     up.check(data, path or state / "run.yaml")
     trainer = config.section(data, "trainer", TrainerConfig)
-    started = progress.read(state / "runs" / trainer.run)
-    if (
-        "trainer" in found.services
-        and started is not None
-        and time.time() - started.at < 5
-        and started.state in ("training", "waiting", "compiling")
-    ):
+    if locked(state / "runs" / trainer.run):
         raise ConfigError(
-            f"the stack's own trainer trains run {trainer.run!r} already (see `mindstream status`). Choose another "
-            "name: --set trainer.run=NAME"
+            f"run {trainer.run!r} is being trained here already (see `{command('status', state)}`). Choose another name: "
+            "--set trainer.run=NAME"
         )
     place = state / "runs" / f"{trainer.run}.yaml"
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(yaml.safe_dump(data, allow_unicode=True, sort_keys=False), encoding="utf-8")
-    return attend(start(place, state, replay_of), state / "runs" / trainer.run, console)
+    code = attend(start(place, state, replay_of), state / "runs" / trainer.run, console)
+    if code:
+        raise MindStreamError(f"{why(state, trainer.run)} (exit code {code})")
+    return code
 
 
 def start(file: Path, state: Path, replay_of: str | None = None) -> subprocess.Popen[bytes]:
@@ -66,9 +66,28 @@ def start(file: Path, state: Path, replay_of: str | None = None) -> subprocess.P
         )
 
 
+def locked(folder: Path) -> bool:
+    """Whether a trainer on this machine works in a run's folder."""
+    try:
+        with (folder / ".lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def why(state: Path, run: str) -> str:
+    """What a trainer that failed said last, from its log."""
+    log = state / "logs" / f"train-{run}.log"
+    return f"{last_error(log.read_text(encoding='utf-8', errors='replace')) or 'the trainer failed'}. Its log: {log}"
+
+
 def attend(process: subprocess.Popen[bytes], run_dir: Path, console: Console) -> int:
     """Show a run's progress until its trainer ends; Ctrl-C asks it to stop after the update in hand."""
     asked = False
+    told = time.monotonic()
     with console.status("starting the trainer (MindSpore takes some seconds to load) ...") as line:
         while process.poll() is None:
             try:
@@ -76,6 +95,9 @@ def attend(process: subprocess.Popen[bytes], run_dir: Path, console: Console) ->
                 found = progress.read(run_dir)
                 if found is not None and not asked:
                     line.update(run_line(found))
+                    if not console.is_terminal and time.monotonic() - told > 10:
+                        told = time.monotonic()
+                        console.print(run_line(found), highlight=False, soft_wrap=True)
             except KeyboardInterrupt:
                 if asked:
                     process.kill()
@@ -87,13 +109,10 @@ def attend(process: subprocess.Popen[bytes], run_dir: Path, console: Console) ->
                 process.send_signal(signal.SIGTERM)
     found = progress.read(run_dir)
     if found is not None:
-        console.print(run_line(found), highlight=False)
+        console.print(run_line(found), highlight=False, soft_wrap=True)
         if found.checkpoint:
-            console.print(
-                f"checkpoint: {found.checkpoint} in the object store, {found.local_checkpoint} here", highlight=False
-            )
-    if process.returncode:
-        console.print(
-            f"the trainer ended with exit code {process.returncode}; its log lies beside the stack's", style="red"
-        )
+            console.print(f"checkpoint: {found.local_checkpoint}", highlight=False, soft_wrap=True)
+            console.print(f"            (in the object store: {found.checkpoint})", highlight=False, soft_wrap=True)
+        if asked:
+            console.print("The same command goes on from here.")
     return process.returncode

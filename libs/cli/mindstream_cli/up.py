@@ -26,6 +26,7 @@ from mindstream_writer.config import WriterConfig
 from rich.console import Console
 
 from mindstream_cli import stack
+from mindstream_cli.hints import command, commands
 from mindstream_cli.stack import Stack
 
 SECTIONS: dict[str, Any] = {
@@ -51,6 +52,12 @@ def check(data: dict[str, Any], source: str | Path) -> None:
     model.check_length(max(rows.buckets or default_buckets(rows.max_length)))
 
 
+def file_of(path: Path | None, state: Path) -> Path:
+    """The run's file: the one that was named, else the one that this state ran last, else ``configs/local.yaml``."""
+    before = state / "run.yaml"
+    return path or (before if before.exists() else Path("configs/local.yaml"))
+
+
 def run(path: Path, settings: list[str], scale: list[str], state: Path, console: Console) -> None:
     """Start, watch until Ctrl-C or SIGTERM, drain, stop."""
     data = stack.assemble(path, settings)
@@ -61,21 +68,23 @@ def run(path: Path, settings: list[str], scale: list[str], state: Path, console:
         try:
             began = time.monotonic()
             running.start()
+            while running.starting() and not asked.wait(0.1):
+                running.watch()
             console.print(
-                f"MindStream is up after {time.monotonic() - began:.1f} s; its state lies in {state}, logs in {state / 'logs'}."
+                f"MindStream is up after {time.monotonic() - began:.1f} s; its state lies in {state}, logs in {state / 'logs'}.",
+                soft_wrap=True,
             )
             for name, child in running.children.items():
                 if child.port:
                     console.print(f"  {name:<12} metrics http://127.0.0.1:{child.port}/metrics", highlight=False)
-            console.print(
-                "In another terminal: mindstream submit PATH --domain D · mindstream status · Ctrl-C here drains and stops."
-            )
+            console.print(f"In another terminal: {commands(state, 'submit PATH --domain D', 'status')}", soft_wrap=True)
+            console.print("Ctrl-C here drains and stops.")
             while not asked.wait(0.2):
                 running.watch()
             console.print("Draining: work in hand is finished, then the servers stop ...")
         finally:
             running.stop()
-    console.print("Stopped. `mindstream up` goes on from here.")
+    console.print(f"Stopped. `{command('up', state)}` goes on from here, with the same settings.", soft_wrap=True)
 
 
 def detach(path: Path, settings: list[str], scale: list[str], state: Path, console: Console) -> None:
@@ -104,10 +113,32 @@ def detach(path: Path, settings: list[str], scale: list[str], state: Path, conso
             tail = log.read_text(encoding="utf-8").splitlines()[-8:]
             raise ConfigError(f"the stack did not start; last lines of {log}:\n" + "\n".join(tail))
         time.sleep(0.1)
+    wait_ready(state, deadline)
     console.print(
-        f"MindStream is up in the background (process {process.pid}); its state lies in {state}, its log in {log}."
+        f"MindStream is up in the background (process {process.pid}); its state lies in {state}, its log in {log}.",
+        soft_wrap=True,
     )
-    console.print("Now: mindstream submit PATH --domain D · mindstream status · mindstream down")
+    console.print(f"Now: {commands(state, 'submit PATH --domain D', 'status', 'down')}", soft_wrap=True)
+
+
+def wait_ready(state: Path, deadline: float) -> None:
+    """Wait until every service of a stack in another process can work.
+
+    Raises:
+        ConfigError: one has stopped for good; the others go on.
+    """
+    while time.monotonic() < deadline:
+        found = stack.running(state)
+        if found is None:
+            raise ConfigError(f"the stack has stopped again; see {state / 'logs' / 'up.log'}")
+        if found.ended:
+            what = "; ".join(f"{name}: {reason}" for name, reason in found.ended.items())
+            raise ConfigError(
+                f"the stack is up, but {what} Stop it with `{command('down', state)}`, mend this, and start it again."
+            )
+        if all(stack.ready(port) for port in found.services.values()):
+            return
+        time.sleep(0.1)
 
 
 def down(state: Path, erase: bool, console: Console) -> None:

@@ -57,18 +57,28 @@ def decode(data: bytes) -> Manifest:
     return _decoder.decode(data)
 
 
-def find(store: Store, makes: type[Event], domain: str, id: str) -> Manifest | None:
-    """The manifest of shard ``id``, or None when there is none yet."""
+def slot(stage: str, input: str, part: int) -> str:
+    """The name of the manifest of part ``part`` of what ``stage`` makes of the event ``input``.
+
+    It says nothing of the configuration: within a pipeline every input is worked on once. A worker that comes later
+    with another configuration finds the manifest, and neither makes the same documents a second time nor mixes its own
+    parts with those that are there.
+    """
+    return shard_id(stage, (input,), "", part)
+
+
+def find(store: Store, makes: type[Event], domain: str, name: str) -> Manifest | None:
+    """The manifest with this name, or None when there is none yet."""
     try:
-        return decode(store.get_bytes(manifest_key(makes, domain, id)))
+        return decode(store.get_bytes(manifest_key(makes, domain, name)))
     except NotFound:
         return None
 
 
-def parts(store: Store, stage: str, makes: type[Event], input: Event, configuration: str) -> Iterator[Manifest]:
+def parts(store: Store, stage: str, makes: type[Event], input: Event) -> Iterator[Manifest]:
     """The manifests of ``input``'s parts that exist, in order, up to the last or to the first that is missing."""
     part = 0
-    while found := find(store, makes, input.domain, shard_id(stage, (input.id,), configuration, part)):
+    while found := find(store, makes, input.domain, slot(stage, input.id, part)):
         yield found
         if found.last:
             return
@@ -76,7 +86,7 @@ def parts(store: Store, stage: str, makes: type[Event], input: Event, configurat
 
 
 def all_of(store: Store, makes: type[Event]) -> Iterator[tuple[str, str]]:
-    """``(key, shard id)`` of every manifest of one kind of shard."""
+    """``(key, name)`` of every manifest of one kind of shard."""
     prefix = manifest_key(makes, "", "").split("//", maxsplit=1)[0] + "/"
     suffix = ".manifest.json"
     for key, _ in store.list(prefix):

@@ -41,11 +41,11 @@ class PipelineConfig(Section, frozen=True, kw_only=True):
 
     name: str = "default"
     generation: Annotated[int, Meta(ge=0)] = 0
-    ack_wait_seconds: float = 30.0
-    max_attempts: int = 5
-    retry_seconds: float = 1.0  # doubled with every attempt, up to a minute
-    drain_seconds: float = 20.0
-    queue_events: int = 10_000
+    ack_wait_seconds: Annotated[float, Meta(ge=1, le=3600)] = 30.0
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] = 5
+    retry_seconds: Annotated[float, Meta(gt=0, le=3600)] = 1.0  # doubled with every attempt, up to a minute
+    drain_seconds: Annotated[float, Meta(ge=0, le=3600)] = 20.0
+    queue_events: Annotated[int, Meta(ge=1, le=10_000_000)] = 10_000
 
 
 class _Retry(Exception):
@@ -186,7 +186,7 @@ class Runner:
             log.warning("failed; it is tried again", seconds=delay, error=str(error)[-2000:])
             await delivery.nak(delay)
             return "retried"
-        await self._patiently(delivery.ack)
+        await self._ack(delivery)
         return "repeated" if repeated else "done"
 
     async def _work(self, event: StageEvent, worker: Worker, log: Any) -> bool:
@@ -253,8 +253,23 @@ class Runner:
         letter = self._letter(delivery.subject, delivery.data, kind, error, delivery.attempt)
         # The id names the delivery's place in the queue: the same event may die again after a retry.
         await self._send(f"dead.{self._stage}.{domain}", letter, f"dead:{self._stage}:{delivery.seq}")
-        await self._patiently(delivery.ack)
+        await self._ack(delivery)
         log.error("dead letter", kind=kind, error=error[-2000:])
+
+    async def _ack(self, delivery: Delivery) -> None:
+        """Out of the queue. A server that was restarted may have forgotten the delivery and never answers: then the
+        event comes again, and what was made of it is found in the store.
+
+        Raises:
+            Transient: no answer after some tries.
+        """
+        for tries_left in (2, 1, 0):
+            try:
+                await delivery.ack()
+                return
+            except Transient:
+                if not tries_left:
+                    raise
 
     async def _release(self, scope: str) -> None:
         def release() -> None:

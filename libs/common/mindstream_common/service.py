@@ -14,21 +14,24 @@ from typing import Any
 
 from mindstream_common import bus, config, logs, metrics, settings
 from mindstream_common.errors import MindStreamError, Transient
+from mindstream_common.pin import pin_tokenizer
 from mindstream_common.runner import PipelineConfig, Runner
 from mindstream_common.settings import Settings
 from mindstream_common.stage import Declaration
+from mindstream_common.store import S3Store
 from mindstream_common.worker import Factory
 
 Build = Callable[[dict[str, Any]], Factory]
 Beside = Callable[[dict[str, Any], Settings], Awaitable[None]]
 
 
-def main(declaration: Declaration, build: Build, beside: Beside | None = None) -> None:
+def main(declaration: Declaration, build: Build, beside: Beside | None = None, *, pins_tokenizer: bool = False) -> None:
     """Run a stage's service from the command line; never returns.
 
     Args:
         declaration: what the stage takes and makes.
         build: from the run's file to a picklable callable that makes the stage (it is called in the worker's process).
+        pins_tokenizer: whether the stage depends on ``base.vocab``, which a pipeline cannot change.
         beside: what else this service does, as long as it runs (ingest listens); cancelled when the stage has drained.
     """
     parser = argparse.ArgumentParser(
@@ -41,7 +44,7 @@ def main(declaration: Declaration, build: Build, beside: Beside | None = None) -
     parser.add_argument("--slots", type=int, default=1, help="shards to work on at the same time (default 1)")
     arguments = parser.parse_args()
     logs.configure(service=declaration.name)
-    exit_with(lambda: asyncio.run(_serve(declaration, build, beside, arguments)))
+    exit_with(lambda: asyncio.run(_serve(declaration, build, beside, pins_tokenizer, arguments)))
 
 
 def exit_with(call: Callable[[], None]) -> None:
@@ -54,11 +57,15 @@ def exit_with(call: Callable[[], None]) -> None:
     sys.exit(0)
 
 
-async def _serve(declaration: Declaration, build: Build, beside: Beside | None, arguments: argparse.Namespace) -> None:
+async def _serve(
+    declaration: Declaration, build: Build, beside: Beside | None, pins_tokenizer: bool, arguments: argparse.Namespace
+) -> None:
     where = settings.from_environment()
     data = config.load(arguments.config)
     pipeline = config.section(data, "pipeline", PipelineConfig, arguments.config)
     factory = build(data)
+    if pins_tokenizer:
+        await pin(where, pipeline, config.vocabulary(data, arguments.config))
     with contextlib.ExitStack() as stack:
         scratch = arguments.scratch or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mindstream-")))
         stage = asyncio.ensure_future(run_stage(declaration, factory, where, pipeline, scratch, arguments.slots))
@@ -72,6 +79,12 @@ async def _serve(declaration: Declaration, build: Build, beside: Beside | None, 
             for task in (stage, *others):
                 task.cancel()
             await asyncio.gather(stage, *others, return_exceptions=True)
+
+
+async def pin(where: Settings, pipeline: PipelineConfig, vocab: Path) -> None:
+    """Make sure that ``vocab`` is the pipeline's tokenizer (see :func:`mindstream_common.pin.pin_tokenizer`)."""
+    with contextlib.closing(S3Store.from_settings(where)) as store:
+        await asyncio.to_thread(pin_tokenizer, store, pipeline.name, vocab)
 
 
 async def run_stage(

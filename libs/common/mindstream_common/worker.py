@@ -217,11 +217,7 @@ class Workshop:
             raise Poison(
                 f"{self._declaration.name} takes {self._declaration.takes.__name__}, this is a {type(event).__name__}"
             )
-        known = list(
-            manifests.parts(
-                self._store, self._declaration.name, self._declaration.makes, event, self._stage.configuration
-            )
-        )
+        known = list(manifests.parts(self._store, self._declaration.name, self._declaration.makes, event))
         for manifest in known:
             yield Stored(manifest, repeated=True)
         if not (known and known[-1].last):
@@ -252,7 +248,8 @@ class Workshop:
         declaration, configuration = self._declaration, self._stage.configuration
         product.counts.check()
         id = shard_id(declaration.name, (event.id,), configuration, part)
-        if found := manifests.find(self._store, declaration.makes, event.domain, id):
+        name = manifests.slot(declaration.name, event.id, part)
+        if found := manifests.find(self._store, declaration.makes, event.domain, name):
             return found, True  # somebody was faster while this worked
         objects = tuple(
             self._store.put_file(shard_key(declaration.makes, event.domain, id, suffix), path)
@@ -279,10 +276,10 @@ class Workshop:
             drops=self._store_drops(event.domain, id, product.drops),
             dead=tuple(DeadFile(bundle=bundle, error=error) for bundle, error in product.dead),
         )
-        if self._store.put_if_absent(manifest_key(declaration.makes, event.domain, id), manifests.encode(manifest)):
+        if self._store.put_if_absent(manifest_key(declaration.makes, event.domain, name), manifests.encode(manifest)):
             return manifest, False
-        winner = manifests.find(self._store, declaration.makes, event.domain, id)
-        assert winner is not None, f"manifest {id} was there and is gone"
+        winner = manifests.find(self._store, declaration.makes, event.domain, name)
+        assert winner is not None, f"manifest {name} was there and is gone"
         return winner, True
 
     def _store_drops(self, domain: str, id: str, drops: Iterable[Drop]) -> Object | None:

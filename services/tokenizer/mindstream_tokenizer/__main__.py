@@ -19,4 +19,4 @@ def build(data: dict[str, Any]) -> Factory:
 
 
 if __name__ == "__main__":
-    service.main(DECLARATION, build)
+    service.main(DECLARATION, build, pins_tokenizer=True)

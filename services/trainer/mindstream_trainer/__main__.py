@@ -10,7 +10,7 @@ from pathlib import Path
 from mindstream_common import bus, config, logs, metrics, settings
 from mindstream_common.ids import configuration_hash
 from mindstream_common.runner import PipelineConfig
-from mindstream_common.service import drain_on_signals, ensure_streams, exit_with
+from mindstream_common.service import drain_on_signals, ensure_streams, exit_with, pin
 from mindstream_common.store import S3Store
 
 from mindstream_trainer.config import BaseConfig, TrainerConfig
@@ -58,6 +58,7 @@ async def serve(arguments: argparse.Namespace) -> int:
     where = settings.from_environment()
     run = run_file(arguments.config)
     pipeline = config.section(config.load(arguments.config), "pipeline", PipelineConfig, arguments.config)
+    await pin(where, pipeline, Path(run.vocab))
     store = S3Store.from_settings(where)
     connection = await bus.connect(where.nats_url, name=f"trainer:{run.run}")
     try:

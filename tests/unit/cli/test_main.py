@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shlex
@@ -81,7 +82,8 @@ def running(tmp_path: Path) -> Iterator[Path]:
     state.mkdir()
     made = Stack(state, {})
     made.children["trainer"] = Child(Server(name="trainer", argv=[], ready=bool, log=state, folder=state), "trainer")
-    made._write()
+    made._own()
+    made._write_file()
     yield state
     made.stop()
 
@@ -280,8 +282,10 @@ def test_a_run_that_the_stack_trains_is_not_trained_twice(tmp_path: Path, runnin
     run_dir.mkdir(parents=True)
     file = ProgressFile(run_dir, Progress(run="default", state="training"))
     file.close()
-    said = refused("train", "--config", run_file(tmp_path), "--state", running)
-    assert "the stack's own trainer trains run 'default' already" in said
+    with (run_dir / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        said = refused("train", "--config", run_file(tmp_path), "--state", running)
+    assert "run 'default' is being trained here already" in said
     assert "--set trainer.run=NAME" in said
     assert not (running / "runs" / "default.yaml").exists()
     assert progress.read(run_dir) is not None

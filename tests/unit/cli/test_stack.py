@@ -119,7 +119,8 @@ import sys, time
 from pathlib import Path
 from mindstream_cli.stack import Stack
 running = Stack(Path(sys.argv[1]), {})
-running._write()
+running._own()
+running._write_file()
 print("up", flush=True)
 time.sleep(60)
 """
@@ -130,7 +131,8 @@ def test_who_runs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no stack runs under .*mindstream up.*--state"):
         stack.need_running(tmp_path)
     mine = Stack(tmp_path, {})
-    mine._write()
+    mine._own()
+    mine._write_file()
     assert stack.running(tmp_path) == stack.need_running(tmp_path)
     assert stack.need_running(tmp_path).pid == os.getpid()
     mine.stop()
@@ -182,6 +184,7 @@ class FakeServer:
     def __init__(self, code: int | None) -> None:
         self.process: Any = type("Process", (), {"returncode": code})()
         self.starts = 0
+        self.env: dict[str, str] = {}
 
     def alive(self) -> bool:
         return self.process.returncode is None
@@ -254,7 +257,7 @@ def test_what_a_person_must_mend_is_not_started_again(
 ) -> None:
     watched = Watched(tmp_path, monkeypatch, kind, code)
     assert watched.seconds_until_start() is None
-    assert watched.said == ["x has stopped and is not started again.\nits last words"]  # once
+    assert watched.said == ["x has stopped and is not started again: its last words"]  # once
     assert watched.stack.failed() == ["x: its last words"]
 
 

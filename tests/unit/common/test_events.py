@@ -17,7 +17,8 @@ STAGE_TAGS = ("files.v2", "raw.v1", "clean.v1", "tokens.v1", "catalog.v1")
 DECODERS: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(STAGE_TAGS, events.decode),
     "files.v1": lambda data: msgspec.json.decode(data, type=events.FileBundleV1),
-    "run_started.v1": events.decode_journal,
+    "run_started.v1": lambda data: msgspec.json.decode(data, type=events.RunStartedV1),
+    "run_started.v2": events.decode_journal,
     "window.v1": events.decode_journal,
     "dead.v1": events.decode_dead,
     "manifest.v1": manifests.decode,
@@ -139,6 +140,15 @@ def test_a_bundle_of_the_first_version_is_read_as_the_newest() -> None:
     ]
     assert {(file.template, file.members) for file in new.files} == {("", ())}
     assert msgspec.json.decode(events.encode(new))["type"] == "files.v2"
+
+
+def test_a_start_of_the_first_version_is_read_as_the_newest() -> None:
+    """Journals are kept for ever; the first version did not say the global batch."""
+    old, new = msgspec.json.decode(golden("run_started.v1")), events.decode_journal(golden("run_started.v1"))
+    assert isinstance(new, events.RunStarted)
+    assert new.global_batch is None
+    same = ("run", "seed", "config_sha256", "owner", "at", "replay_of")
+    assert [getattr(new, name) for name in same] == [old[name] for name in same]
 
 
 def test_a_dead_letter_keeps_the_events_own_bytes() -> None:
