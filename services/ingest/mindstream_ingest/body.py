@@ -62,7 +62,9 @@ class Body:
             self._feed(chunk)
         if self._decoder is not None and not self._decoder.eof:
             raise Refused(400, "the gzip body is cut off")
-        return bytes(self._data)
+        data = bytes(self._data)
+        self._data.clear()
+        return data
 
     def _feed(self, chunk: bytes) -> None:
         while chunk:

@@ -11,6 +11,8 @@ from mindstream_common.errors import ConfigError
 from mindstream_common.events import Domain
 from msgspec import Meta
 
+from mindstream_ingest.fields import parse
+
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
 
@@ -48,6 +50,8 @@ class SourceConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ConfigError("a source has either s3 (a prefix) or folder (a path)")
         if self.template and self.text_fields:
             raise ConfigError("a source has either text_fields or template")
+        if self.template:
+            parse(self.template)
 
 
 class IngestConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -73,6 +73,7 @@ class Documents:
         self._store = store
         self._gatherer = gatherer
         self._room = Room(http.waiting_bytes)
+        self._checking = asyncio.Semaphore(1)  # parsed JSON may take twenty times its bytes
         self._limit = min(http.body_bytes, config.record_bytes)
         self._log = logs.get()
 
@@ -115,7 +116,8 @@ class Documents:
             except TimeoutError:
                 raise Refused(408, f"the body did not come within {self._http.seconds:g} s") from None
             post = _parse(request, data)
-            await asyncio.to_thread(self._check, post)
+            async with self._checking:
+                await asyncio.to_thread(self._check, post)
             return await self._keep(post)
 
     def _authorize(self, request: Request) -> None:

@@ -19,8 +19,8 @@ BATCH = 512  # rows
 BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
 
 
-def survey(source: Source, fields: Fields, ratio: int) -> None:
-    """Decode every page once.
+def survey(source: Source, fields: Fields, ratio: int, longest: int) -> None:
+    """Decode every page once; ``longest`` in bytes of one value.
 
     Raises:
         InputError: broken, cut off, encrypted, without the columns, or growing ``ratio`` times when it is decoded.
@@ -33,17 +33,36 @@ def survey(source: Source, fields: Fields, ratio: int) -> None:
             wanted = _columns(file, fields)
             if not any(_is_text(file.schema_arrow.field(name).type) for name in wanted):
                 raise InputError(f"{source.name}: none of the columns {', '.join(wanted)} holds text.")
-            for batch in file.iter_batches(BATCH, columns=wanted, use_threads=False):
+            total = _declared(source, file.metadata, wanted, longest)
+            total = total if total > limit else 0
+            batches = file.iter_batches(BATCH, columns=wanted, use_threads=False)
+            while total <= limit and (batch := next(batches, None)) is not None:
                 total += sum(_bytes(column) for column in batch.columns)
-                if total > limit:
-                    raise InputError(
-                        f"{source.name}: {size} bytes hold more than {limit} bytes of text. Is it a bomb? "
-                        "If not, raise ingest.compression_ratio."
-                    )
+            if total > limit:
+                raise InputError(
+                    f"{source.name}: {size} bytes hold more than {limit} bytes of text. Is it a bomb? "
+                    "If not, raise ingest.compression_ratio."
+                )
     except InputError:
         raise
     except BROKEN as error:
         raise InputError(f"{source.name}: broken Parquet ({str(error)[:300]}). Copy the file again.") from error
+
+
+def _declared(source: Source, metadata: Any, wanted: list[str], longest: int) -> int:
+    """Bytes of the wanted columns as the file says, before any page is decoded: a page lies in memory whole."""
+    total = 0
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            if column.path_in_schema in wanted:
+                total += column.total_uncompressed_size
+                if column.total_uncompressed_size > 1000 + longest * max(1, column.num_values):
+                    raise InputError(
+                        f"{source.name}: column {column.path_in_schema} holds values of more than {longest} bytes "
+                        "(ingest.record_bytes). Cut them."
+                    )
+    return total
 
 
 def read(source: Source, fields: Fields, longest: int, skip: int) -> Iterator[Record]:

@@ -22,7 +22,7 @@ def survey(source: Source, fields: Fields, config: IngestConfig) -> str:
         InputError: it cannot be read, or lacks the fields that were asked for.
     """
     if source.kind == "parquet":
-        parquet.survey(source, fields, config.compression_ratio)
+        parquet.survey(source, fields, config.compression_ratio, config.record_bytes)
         return ""
     if source.kind == "warc":
         with source.open() as stream:

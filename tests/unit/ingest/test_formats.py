@@ -215,6 +215,15 @@ def test_a_parquet_value_that_is_repeated_without_end_is_a_bomb(bundle: Bundle, 
     assert "Is it a bomb?" in error
 
 
+def test_a_parquet_value_that_is_too_long(bundle: Bundle, ingest: Ingest, texts: Texts) -> None:
+    rows = [{"text": "short"}, {"text": "x" * 3000}, *({"text": f"s{n}"} for n in range(8))]
+    products = ingest(bundle({"a.parquet": parquet(rows)}), IngestConfig(record_bytes=1000))
+    assert len(texts(products)) == 9
+    assert reasons(products) == [("a.parquet#2", "too_long")]
+    [error] = errors(ingest(bundle({"b.parquet": parquet([{"text": "x" * 3000}])}), IngestConfig(record_bytes=1000)))
+    assert error.startswith("b.parquet: column text holds values of more than 1000 bytes")
+
+
 # warc ----------------------------------------------------------------------------------------------------------------
 
 PAGE = "<html><head><meta charset=gb2312></head><body>高血压患者可以吃党参吗？我们认为这个问题很重要。</body></html>"

@@ -6,17 +6,21 @@ import contextlib
 import gzip
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ingest_files import parquet, tarred, warc, zipped
 from mindstream_common.claims import MemoryClaims
-from mindstream_common.events import FileBundle
+from mindstream_common.events import FileBundle, SourceFile
 from mindstream_common.stage import Product, Work
+from mindstream_common.store import MemoryStore
+from mindstream_common.worker import Workshop
 from mindstream_ingest.config import IngestConfig
 from mindstream_ingest.fields import Fields
 from mindstream_ingest.record import Record
-from mindstream_ingest.stage import IngestStage
+from mindstream_ingest.shard import OpenShard
+from mindstream_ingest.stage import DECLARATION, IngestStage
 
 Bundle = Callable[..., Work[FileBundle]]
 CONFIG = IngestConfig(shard_documents=7)
@@ -103,3 +107,36 @@ def test_records_of_stored_parts_are_not_parsed_again(
     monkeypatch.setattr(Fields, "record", counted)
     run(bundle({f"a.{kind}": data}, known=tuple(counts for counts, *_ in whole[:-1])))
     assert len(parsed) == 100 % 7
+
+
+def test_the_worker_goes_on_where_the_manifests_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was killed after its third part; the manifests say to the next one where to go on."""
+    whole, cut = MemoryStore(), MemoryStore()
+    claims = MemoryClaims()
+    for store in (whole, cut):
+        objects = [store.put_bytes(f"files/{name}", data) for name, data in FILES.items()]
+    event = FileBundle(
+        id="0" * 32,
+        domain="test",
+        objects=tuple(objects),
+        created=1.0,
+        files=tuple(SourceFile(name=name) for name in FILES),
+    )
+
+    def worker(store: MemoryStore) -> Workshop:
+        return Workshop(DECLARATION, IngestStage(CONFIG), store, claims, tmp_path / "scratch")
+
+    expected = [stored.manifest for stored in worker(whole).work(event)]
+    first = worker(cut).work(event)
+    for _ in range(3):
+        next(first)
+    first.close()  # type: ignore[attr-defined]
+    closed: list[Any] = []
+    close = OpenShard.close
+    monkeypatch.setattr(OpenShard, "close", lambda *arguments: closed.append(arguments) or close(*arguments))
+    stored = list(worker(cut).work(event))
+    assert [one.repeated for one in stored] == [True] * 3 + [False] * (len(expected) - 3)
+    assert len(closed) == len(expected) - 3
+    assert [(m.manifest.counts, m.manifest.event.objects, m.manifest.dead) for m in stored] == [
+        (m.counts, m.event.objects, m.dead) for m in expected
+    ]
