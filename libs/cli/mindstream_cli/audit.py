@@ -12,9 +12,10 @@ import time
 from collections import defaultdict
 
 import msgspec
-from mindstream_common.events import Window, decode_journal
+from mindstream_common.events import RunStarted, Window, decode_journal
 from mindstream_common.manifests import Manifest
 from mindstream_common.topology import JOURNAL, STREAM_OF
+from mindstream_trainer import chain
 
 from mindstream_cli.ledger import STAGES, Ledger
 
@@ -220,19 +221,39 @@ def _doubles(ledger: Ledger, problems: list[str]) -> None:
 
 
 async def _runs(ledger: Ledger, report: Report) -> None:
-    """Each run's journal: windows in order, and each shard once per pass."""
+    """Each run's journal: windows in order, each shard once per pass, each window carrying what the one before left."""
     windows: dict[str, list[Window]] = defaultdict(list)
+    starts: dict[str, RunStarted] = {}  # a later one with other values is refused by the trainer
     async for record in ledger.bus.read(JOURNAL):
         entry = decode_journal(record.data)
         if isinstance(entry, Window):
             windows[entry.run].append(entry)
+        elif entry.global_batch is not None:
+            starts.setdefault(entry.run, entry)
     for run, listed in windows.items():
         passes = [(shard.seq, shard.epoch) for window in listed for shard in window.shards]
         if len(set(passes)) != len(passes):
             report.problems.append(f"DOUBLED: run {run!r} has a shard twice in the same pass")
         if [window.number for window in listed] != list(range(1, len(listed) + 1)):
             report.problems.append(f"LOST: the journal of run {run!r} lacks a window")
+        elif run in starts:
+            report.problems += await asyncio.to_thread(_broken, starts[run], listed)
         report.runs[run] = {"windows": len(listed), "shards": len({seq for seq, _ in passes}), "passes": len(passes)}
+
+
+def _broken(start: RunStarted, windows: list[Window]) -> list[str]:
+    """Windows that do not carry what the one before left over; that is computed again from the journal alone."""
+    assert start.global_batch is not None
+    problems: list[str] = []
+    for broken in chain.breaks(windows, seed=start.seed, global_batch=start.global_batch):
+        where = f"window {broken.number} of run {start.run!r}"
+        if broken.lost:
+            problems.append(f"LOST: {where} does not carry {broken.lost} rows that the window before left over")
+        if broken.doubled:
+            problems.append(f"DOUBLED: {where} carries {broken.doubled} rows that the window before did not leave over")
+        if not broken.lost + broken.doubled:
+            problems.append(f"UNBALANCED: {where} carries the rows of the window before in another order")
+    return problems
 
 
 def _event_id(raw: msgspec.Raw) -> str:

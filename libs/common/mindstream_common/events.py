@@ -160,11 +160,35 @@ class CarriedRows(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     rows: tuple[Count, ...]
 
 
-class RunStarted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="run_started.v1"):
-    """First record of a run's journal, and one more each time a trainer takes the run over."""
+class RunStartedV1(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="run_started.v1"
+):
+    """A start as written before ``run_started.v2``. Read for ever, never written."""
 
     run: str
     seed: int
+    config_sha256: Sha256
+    owner: str
+    at: float
+    replay_of: str | None = None
+
+    def upgraded(self) -> RunStarted:
+        """The same start as it is written now; it did not say its global batch."""
+        return RunStarted(
+            run=self.run, seed=self.seed, global_batch=None, config_sha256=self.config_sha256, owner=self.owner,
+            at=self.at, replay_of=self.replay_of,
+        )  # fmt: skip
+
+
+class RunStarted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="run_started.v2"):
+    """First record of a run's journal, and one more each time a trainer takes the run over.
+
+    ``seed`` and ``global_batch`` (rows; None: version 1 did not say) are all that cuts a window into batches.
+    """
+
+    run: str
+    seed: int
+    global_batch: Annotated[int, Meta(ge=1)] | None
     config_sha256: Sha256
     owner: str
     at: float
@@ -186,7 +210,7 @@ StageEvent = FileBundle | RawShard | CleanShard | TokenShard | CatalogShard
 JournalRecord = RunStarted | Window
 
 _stage_decoder = msgspec.json.Decoder(StageEvent | FileBundleV1)
-_journal_decoder = msgspec.json.Decoder(JournalRecord)
+_journal_decoder = msgspec.json.Decoder(JournalRecord | RunStartedV1)
 _dead_decoder = msgspec.json.Decoder(DeadLetter)
 
 
@@ -209,8 +233,13 @@ def decode(data: bytes) -> StageEvent:
 
 
 def decode_journal(data: bytes) -> JournalRecord:
-    """Read a record of a run's journal. Raises :class:`msgspec.MsgspecError` when it is not one."""
-    return _journal_decoder.decode(data)
+    """Read a record of a run's journal; one of an older version comes back as the newest.
+
+    Raises:
+        msgspec.MsgspecError: it is not one.
+    """
+    record = _journal_decoder.decode(data)
+    return record.upgraded() if isinstance(record, RunStartedV1) else record
 
 
 def decode_dead(data: bytes) -> DeadLetter:

@@ -23,6 +23,7 @@ from mindstream_common.events import (
     FileBundleV1,
     RawShard,
     RunStarted,
+    RunStartedV1,
     TokenShard,
     Window,
 )
@@ -35,7 +36,7 @@ MESSAGES: dict[Stream, tuple[type[msgspec.Struct], ...]] = {
     CLEAN: (CleanShard,),
     TOKENS: (TokenShard,),
     CATALOG: (CatalogShard,),
-    JOURNAL: (RunStarted, Window),
+    JOURNAL: (RunStarted, RunStartedV1, Window),
     DEAD: (DeadLetter,),
 }
 STORED: tuple[type[msgspec.Struct], ...] = (Manifest,)  # written to the object store, never sent

@@ -6,7 +6,6 @@ Exit codes: 0 the work is done or stop was asked for; 2 something a person must 
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import os
@@ -16,8 +15,9 @@ from pathlib import Path
 
 import msgspec
 from mindstream_common.errors import UserError
+from mindstream_common.process import die_with_parent
 
-from mindstream_trainer import checkpoint, report, weights
+from mindstream_trainer import checkpoint, report, resume, weights
 from mindstream_trainer.checkpoint import Checkpoint, State
 from mindstream_trainer.errors import NonFinite
 from mindstream_trainer.rundir import RunDir, RunFile
@@ -25,12 +25,6 @@ from mindstream_trainer.vocabulary import Vocabulary, check_same
 
 USER, NONFINITE = 2, 3
 log = logging.getLogger("mindstream.rank")
-
-
-def die_with_parent() -> None:
-    """Linux kills this process when the thread that started it ends, so no rank is left behind by a killed service."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def start(
@@ -42,18 +36,13 @@ def start(
         UserError: what was found does not belong to this run (vocabulary, configuration, keys, shapes).
     """
     run.model.check_vocabulary(len(vocabulary), run.vocab)
-    state = State(
-        run=run.run, seed=run.seed, config_sha256=run.config_sha256, tokenizer_sha256=run.tokenizer_sha256,
-        vocabulary_sha256=vocabulary.sha256, settings=checkpoint.settings(run.trainer, run.model),
-    )  # fmt: skip
     if found is not None:
-        check_same(vocabulary, Vocabulary.read(found.path / "vocab.txt"))
-        checkpoint.check_resumable(found, state)
+        resume.check(run, vocabulary, found)
         model, optimizer = found.arrays()
         ours, _ = weights.from_hf(model, run.model, run.seed, str(found.path))
         return ours, optimizer, msgspec.structs.replace(found.state, files={}), []
     ours, notes = base(run, vocabulary)
-    return ours, None, state, notes
+    return ours, None, resume.first_state(run, vocabulary), notes
 
 
 def base(run: RunFile, vocabulary: Vocabulary) -> tuple[weights.Arrays, list[str]]:

@@ -6,20 +6,27 @@ end.json                no further window will come: train what there is, save, 
 stop                    finish the current update, save, leave with 0
 checkpoints/step-...    see mindstream_trainer.checkpoint
 incidents/step-....json what was in a batch whose loss was not finite
+.lock                   held by the one service that works here
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
-from mindstream_common.errors import InputError
+from mindstream_common.errors import Fenced, InputError
 from mindstream_common.events import RowGroup, Window
 from msgspec import Struct
 
 from mindstream_trainer.config import ModelConfig, TrainerConfig
+
+LOCK = ".lock"
 
 
 class RunFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,6 +104,41 @@ class RunDir:
 
     def _window(self, number: int) -> Path:
         return self.windows / f"{number:06}.json"
+
+
+@contextlib.contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """One trainer in a run's folder at a time; the journal sees to it that there is one on all machines. Makes the
+    folder and touches nothing else in it.
+
+    Raises:
+        Fenced: another trainer works there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a") as file:
+        for tries_left in (3, 2, 1, 0):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not tries_left:
+                    raise Fenced(
+                        f"another trainer on this machine works in {folder}; stop it, or choose another trainer.run."
+                    ) from None
+                time.sleep(0.05)  # someone may only have asked :func:`locked`
+        yield
+
+
+def locked(folder: Path) -> bool:
+    """Whether a trainer on this machine works in a run's folder."""
+    try:
+        with (folder / LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
 
 
 def write_whole(path: Path, data: bytes) -> None:

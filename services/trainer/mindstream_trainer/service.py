@@ -9,28 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mindstream_common import logs
 from mindstream_common.bus import Bus
-from mindstream_common.errors import ConfigError, Fenced, MindStreamError, Transient
+from mindstream_common.errors import ConfigError, MindStreamError, Transient
 from mindstream_common.events import CarriedRows, CatalogShard, Window, decode
 from mindstream_common.store import Store
 from mindstream_common.topology import CATALOG
 
-from mindstream_trainer import checkpoint, journal, plan, progress, report, training_metrics, uploads
+from mindstream_trainer import checkpoint, journal, plan, progress, report, resume, training_metrics, uploads
+from mindstream_trainer.checkpoint import Checkpoint
 from mindstream_trainer.config import ModelConfig, TrainerConfig
 from mindstream_trainer.journal import Journal
 from mindstream_trainer.planner import Planner
 from mindstream_trainer.rank_process import NON_FINITE, USER, RankProcess
-from mindstream_trainer.rundir import RunDir, RunFile, WindowFile
+from mindstream_trainer.rundir import RunDir, RunFile, WindowFile, only_one
 from mindstream_trainer.shards import Shards
 from mindstream_trainer.uploads import Uploads
+from mindstream_trainer.vocabulary import Vocabulary
 
 AHEAD = 2  # windows that are planned and brought here before the rank needs them
 STOP_SECONDS = 60.0  # for the update in hand and its checkpoint
@@ -75,28 +75,21 @@ class Service:
             ConfigError, Fenced: the run cannot be trained like this, or not by this process.
         """
         training_metrics.at_zero(self._run.run)
-        self._dir.write_run(self._run)
-        with _only_one(self._dir.path):
+        with only_one(self._dir.path):  # before anything is written: the folder may be another trainer's
             self._progress = progress.ProgressFile(self._dir.path, self._begin_progress())
             self._progress.write()
             try:
                 return await self._train()
-            except MindStreamError as error:
-                self._say("failed", str(error))
+            except Exception as error:
+                self._say("failed", str(error) if isinstance(error, MindStreamError) else repr(error))
                 raise
             finally:
                 self._rank.kill()
                 self._progress.close()
 
     async def _train(self) -> int:
-        opened = await journal.open_journal(
-            self._bus,
-            self._run.run,
-            seed=self._run.seed,
-            config_sha256=self._run.config_sha256,
-            replay_of=self._replay_of,
-        )
-        await self._find_checkpoint()
+        opened = await self._open()
+        self._dir.write_run(self._run)
         await self._read_catalog()
         for window in opened.windows:
             self._planner.used(window)
@@ -122,6 +115,21 @@ class Service:
         finally:
             for task in (training, stopping, *helpers):
                 task.cancel()
+
+    async def _open(self) -> Journal:
+        """The run's journal, taken over only when this configuration goes on with what the run has done so far."""
+        found = await self._find_checkpoint()
+        if found is not None:
+            await asyncio.to_thread(resume.check, self._run, Vocabulary.read(self._run.vocab), found)
+        return await journal.open_journal(
+            self._bus,
+            self._run.run,
+            seed=self._run.seed,
+            global_batch=self._trainer.global_batch,
+            config_sha256=self._run.config_sha256,
+            replay_of=self._replay_of,
+            reached=1 if found is None else found.state.window,
+        )
 
     # planning ---------------------------------------------------------------------------------------------------------
 
@@ -288,7 +296,7 @@ class Service:
 
     # checkpoints ------------------------------------------------------------------------------------------------------
 
-    async def _find_checkpoint(self) -> None:
+    async def _find_checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint, here or in the store, must be here; the store must have it too."""
         local = await asyncio.to_thread(checkpoint.latest_valid, self._dir.checkpoints, self._log.warning)
         pointer = await self._patiently(self._uploads.latest)
@@ -305,6 +313,7 @@ class Service:
             note.tokens, note.rows, note.local_checkpoint = local.state.tokens, local.state.rows, str(local.path)
             note.train_seconds = local.state.seconds
             self._progress.saved(local.state.step)
+        return local
 
     async def _upload(self) -> None:
         while True:
@@ -346,16 +355,3 @@ class Service:
         before = progress.read(self._dir.path) or progress.Progress(run=self._run.run)
         before.state, before.message, before.steps = "starting", "", self._trainer.steps
         return before
-
-
-@contextlib.contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """One trainer in a run's folder at a time; the journal sees to it that there is one on all machines."""
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Fenced(
-                f"another trainer on this machine works in {folder}; stop it, or choose another trainer.run."
-            ) from None
-        yield

@@ -15,12 +15,22 @@ from mindstream_cli.audit import Flow, Report, audit
 from mindstream_cli.ledger import STAGES, Ledger
 from mindstream_common import events, manifests
 from mindstream_common.bus_memory import MemoryBus
-from mindstream_common.events import DeadLetter, FileBundle, Object, SourceFile, Window, WindowShard
+from mindstream_common.events import (
+    DeadLetter,
+    FileBundle,
+    Object,
+    RowGroup,
+    RunStarted,
+    SourceFile,
+    Window,
+    WindowShard,
+)
 from mindstream_common.ids import shard_id
 from mindstream_common.manifests import Manifest
 from mindstream_common.stage import Counts
 from mindstream_common.store import MemoryStore
 from mindstream_common.topology import DEAD, STREAM_OF, manifest_key, subject_of
+from mindstream_trainer.plan import plan
 from rich.console import Console
 
 ORDER = list(STAGES)
@@ -392,6 +402,30 @@ async def test_a_missing_window_is_found(pipeline: Pipeline) -> None:
     await window(pipeline, 3, (2, 0))
     report = await audit(pipeline.ledger)
     assert report.problems == ["LOST: the journal of run 'default' lacks a window"]
+
+
+@pytest.mark.parametrize(
+    ("right", "batch", "said"),
+    [
+        (True, 8, []),
+        (False, 8, ["LOST: window 2 of run 'default' does not carry 5 rows that the window before left over"]),
+        (True, 12, ["LOST: window 2 of run 'default' does not carry 4 rows that the window before left over"]),
+        (True, None, []),  # a start of the first version, which cannot be followed
+    ],
+)
+async def test_rows_that_are_left_over_must_be_carried(
+    pipeline: Pipeline, right: bool, batch: int | None, said: list[str]
+) -> None:
+    group = RowGroup(split="train", length=16, rows=21)
+    shard = WindowShard(seq=1, shard="a" * 32, domain="medical", epoch=0, groups=(group,))
+    started = RunStarted(run="default", seed=1, global_batch=batch, config_sha256="0" * 64, owner="o", at=0.0)
+    first = Window(run="default", number=1, shards=(shard,), at=0.0)
+    carry = plan(first, seed=1, global_batch=8).carry if right else ()
+    for record in (started, first, Window(run="default", number=2, shards=(), carry=carry, at=0.0)):
+        await pipeline.bus.publish("journal.default", events.encode(record), id=f"{record!r}")
+    report = await audit(pipeline.ledger)
+    assert report.problems == said
+    assert balanced(report) is not bool(said)
 
 
 def shown(report: Report) -> str:

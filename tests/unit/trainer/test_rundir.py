@@ -3,11 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mindstream_common.errors import InputError
+from mindstream_common.errors import Fenced, InputError
 from mindstream_common.events import RowGroup, Window, WindowShard
 from mindstream_trainer import report
 from mindstream_trainer.config import ModelConfig, TrainerConfig
-from mindstream_trainer.rundir import RunDir, RunFile, ShardFile, WindowFile
+from mindstream_trainer.rundir import RunDir, RunFile, ShardFile, WindowFile, locked, only_one
 
 GROUP = RowGroup(split="train", length=16, rows=3)
 
@@ -47,6 +47,18 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"run": "r"')
     with pytest.raises(InputError, match=r"run\.json"):
         RunDir(tmp_path).read_run()
+
+
+def test_one_trainer_in_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "r"
+    assert not locked(folder)
+    with only_one(folder):
+        assert locked(folder)
+        with pytest.raises(Fenced, match="another trainer on this machine"), only_one(folder):
+            pass
+    assert not locked(folder)
+    with only_one(folder):
+        pass
 
 
 REPORTS = [
