@@ -16,13 +16,14 @@ import numpy as np
 from mindstream_common.errors import ConfigError
 from tokenizers import BertWordPieceTokenizer
 
-from mindstream_tokenizer.batch import Batch, Ids, join
+from mindstream_tokenizer.batch import Batch, Ids, Places, join
 from mindstream_tokenizer.vocabulary import Vocabulary
 
 OTHER, NOTHING = -1, -2  # in the table: part of a run that the tokenizer must see; no token at all
 BLANKS = " \n\t\r\u00a0\u2002\u2003\u3000"
 HANZI = (range(0x4E00, 0xA000), range(0x3400, 0x4DC0))
 REMEMBERED = 200_000  # runs
+TOGETHER = 100_000  # runs that are strings at the same time
 LONGEST = 100  # characters of a run that is remembered
 PROBE = 400  # characters
 
@@ -49,8 +50,7 @@ class Encoder:
         found = self._table[points]
         edges = np.diff((found == OTHER).view(np.int8), prepend=0, append=0)
         starts, stops = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
-        runs = self._encode_runs([text[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)])
-        sizes = np.fromiter(map(len, runs), np.int64, len(runs))
+        sizes, pieces = self._encode_all(text, starts, stops)
 
         single = found >= 0
         count = single.astype(np.int32)  # tokens that end with each character; a run's stand at its last
@@ -58,14 +58,25 @@ class Encoder:
         done = np.cumsum(count, dtype=np.int32)
         ids = np.empty(int(done[-1]) if len(done) else 0, np.int32)
         ids[done[single] - 1] = found[single]
-        if runs:
-            first = np.repeat(done[stops - 1] - sizes - (np.cumsum(sizes) - sizes), sizes)
-            ids[first + np.arange(len(first))] = np.fromiter(chain.from_iterable(runs), np.int32, len(first))
+        first = np.repeat(done[stops - 1] - sizes - (np.cumsum(sizes) - sizes), sizes)
+        ids[first + np.arange(len(first))] = pieces
         if not positions:
             return Batch(text, points, chars, ids, done)
         begin, end = np.arange(len(points)), np.arange(1, len(points) + 1)
         begin[stops - 1] = starts
         return Batch(text, points, chars, ids, done, np.repeat(begin, count), np.repeat(end, count))
+
+    def _encode_all(self, text: str, starts: Places, stops: Places) -> tuple[Places, Ids]:
+        """How many ids each run has, and all of them, one run after the other."""
+        sizes, pieces = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+        for at in range(0, len(starts), TOGETHER):
+            some = slice(at, at + TOGETHER)
+            runs = self._encode_runs(
+                [text[a:b] for a, b in zip(starts[some].tolist(), stops[some].tolist(), strict=True)]
+            )
+            sizes.append(np.fromiter(map(len, runs), np.int64, len(runs)))
+            pieces.append(np.fromiter(chain.from_iterable(runs), np.int32, int(sizes[-1].sum())))
+        return np.concatenate(sizes), np.concatenate(pieces)
 
     def _encode_runs(self, runs: Sequence[str]) -> list[list[int]]:
         if len(self._runs) > REMEMBERED:

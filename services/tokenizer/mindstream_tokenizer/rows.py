@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from mindstream_tokenizer.batch import Ids, Places
 
@@ -97,13 +98,22 @@ def _fill(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Rows as they are stored: ``ids`` of all rows one after the other, ``starts`` [rows + 1], ``source`` [ids] the
-    shard's token that stands there, -1 for a special one, ``places`` [spans] where a span's tokens begin in ``ids``."""
+    """Rows as they are stored: ``ids`` of all rows one after the other, ``starts`` [rows + 1]; ``special``, bool like
+    ``ids``; ``order`` int32: which of the shard's tokens stand in the other places; ``places`` [spans], where a span's
+    tokens begin in ``ids``."""
 
     ids: Ids
     starts: Places
-    source: Places
+    special: npt.NDArray[np.bool_]
+    order: Ids
     places: Places
+
+    def spread(self, marks: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Marks of the shard's tokens, laid out as ``ids``; False at special tokens and where a span begins."""
+        laid = np.zeros(len(self.ids), bool)
+        laid[~self.special] = marks[self.order]
+        laid[self.places] = False
+        return laid
 
 
 def lay_out(ids: Ids, spans: Spans, begin: Sequence[int], end: Sequence[int]) -> Layout:
@@ -114,13 +124,14 @@ def lay_out(ids: Ids, spans: Spans, begin: Sequence[int], end: Sequence[int]) ->
     after = np.cumsum(lengths)
     places = after - sizes - len(end)
     total = int(after[-1]) if len(after) else 0
-    laid, source = np.empty(total, np.int32), np.full(total, -1, np.int64)
+    laid, special = np.empty(total, np.int32), np.zeros(total, bool)
     for offset, id in enumerate(begin):
         laid[places[first] - len(begin) + offset] = id
+        special[places[first] - len(begin) + offset] = True
     for offset, id in enumerate(end):
         laid[places + sizes + offset] = id
-    within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    target = np.repeat(places, sizes) + within
-    source[target] = np.repeat(starts, sizes) + within
-    laid[target] = ids[source[target]]
-    return Layout(laid, np.concatenate(((after - lengths)[first], [total])), source, places)
+        special[places + sizes + offset] = True
+    order = np.arange(int(sizes.sum()), dtype=np.int32)
+    order += np.repeat((starts - (np.cumsum(sizes) - sizes)).astype(np.int32), sizes)
+    laid[~special] = ids[order]
+    return Layout(laid, np.concatenate(((after - lengths)[first], [total])), special, order, places)

@@ -23,10 +23,11 @@ _KINDS[ord("\n")] |= LINE
 def ends(batch: Batch) -> npt.NDArray[np.int32]:
     """For each end of a sentence, how many of the batch's tokens lie before it; ascending."""
     kinds = _KINDS[np.minimum(batch.points, 0xFFFF)]
+    kinds[batch.chars[1:] - 1] = 0  # the newlines between the texts are not theirs
     before_blank = np.zeros(len(kinds), bool)
     before_blank[:-1] = (kinds[1:] & BLANK) != 0
     marks = np.flatnonzero((kinds == MARK) | ((kinds == STOP) & before_blank))
-    others = np.flatnonzero(kinds != CLOSING)  # the newline behind the last text is one
+    others = np.flatnonzero(kinds != CLOSING)  # what stands behind the last text is one
     behind = others[np.searchsorted(others, marks + 1)] if len(marks) else marks
     lines = np.flatnonzero(kinds & LINE) + 1
     found: npt.NDArray[np.int32] = np.unique(batch.done[np.concatenate((behind, lines)) - 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ import xxhash
 from mindstream_tokenizer import sentences
 from mindstream_tokenizer.batch import Ids, Places, TokenEncoder
 
+PIECE = 1 << 20  # bytes: a longer text is encoded in pieces
+FULL_STOP = "。".encode()
 BATCH = 1 << 19  # bytes of text that are encoded together: they stay in the processor's cache
 
 
@@ -51,9 +54,12 @@ def read(paths: Sequence[Path], encoder: TokenEncoder, whole_word: bool) -> Shar
     documents = pa.concat_tables(tables).combine_chunks()
     names, sources = (_column(documents, name, pa.string()) for name in ("id", "source"))
     texts = _column(documents, "text", pa.large_binary()).to_pylist()
+    pieces = [_pieces(text) for text in texts]
+    first = np.cumsum([0, *map(len, pieces)])  # of each document's pieces
     ids, tokens, ends, words = [np.zeros(0, np.int32)], [np.zeros(1, np.int64)], [np.zeros(0, np.int64)], []
-    before = fell_back = 0
-    for some in _batches(texts):
+    before = done = 0
+    broken: list[int] = []
+    for some in _batches(list(chain.from_iterable(pieces))):
         batch = encoder.encode(some, positions=whole_word)
         ids.append(batch.ids)
         tokens.append(batch.tokens[1:] + before)
@@ -61,13 +67,39 @@ def read(paths: Sequence[Path], encoder: TokenEncoder, whole_word: bool) -> Shar
         if whole_word:
             from mindstream_tokenizer.words import continues  # its dictionary takes 50 MB
 
-            marks, broken = continues(batch)
+            marks, unmarked = continues(batch)
             words.append(marks)
-            fell_back += broken
-        before += len(batch.ids)
+            broken += [done + piece for piece in unmarked]
+        before, done = before + len(batch.ids), done + len(some)
+    starts = np.concatenate(tokens)[first]
+    fell_back = np.unique(np.searchsorted(first, broken, side="right") - 1).tolist()
     marked = np.concatenate([np.zeros(0, bool), *words]) if whole_word else None
-    joined = (np.concatenate(ids), np.concatenate(tokens), np.concatenate(ends))
-    return Shard(names, sources, texts, *joined, marked, fell_back)
+    for document in fell_back:
+        marked[starts[document] : starts[document + 1]] = False  # type: ignore[index]
+    joined = (np.concatenate(ids), starts, np.concatenate(ends))
+    return Shard(names, sources, texts, *joined, marked, len(fell_back))
+
+
+def _pieces(text: bytes) -> list[bytes]:
+    """A text, cut where it is longer than PIECE so that memory stays bounded: behind a line, else behind a sentence or a
+    blank, else between two characters (then a word of a million bytes becomes two)."""
+    found, start = [], 0
+    while len(text) - start > PIECE:
+        stop = start + PIECE
+        at = _behind(text, b"\n", start, stop) or max(_behind(text, c, start, stop) for c in (FULL_STOP, b" "))
+        if not at:
+            at = stop
+            while text[at] & 0xC0 == 0x80:  # inside a character
+                at -= 1
+        found.append(text[start:at])
+        start = at
+    return [*found, text[start:]]
+
+
+def _behind(text: bytes, mark: bytes, start: int, stop: int) -> int:
+    """Where the last ``mark`` ends, 0 where there is none."""
+    at = text.rfind(mark, start, stop)
+    return at + len(mark) if at >= 0 else 0
 
 
 def _column(table: pa.Table, name: str, type: pa.DataType) -> pa.Array:

@@ -97,10 +97,7 @@ class TokenizerStage:
         names = shard.names.take(pa.array(documents))
         if self._config.packing == "full":
             names = pa.array(_names(shard, spans, layout), pa.string())
-        words = None
-        if shard.words is not None:
-            words = shard.words[layout.source] & (layout.source >= 0)
-            words[layout.places] = False
+        words = None if shard.words is None else layout.spread(shard.words)
         lengths = self._buckets[np.searchsorted(self._buckets, sizes)].astype(np.int32)
         return Columns(names, splits[documents], lengths, layout, words)
 

@@ -16,8 +16,9 @@ import rjieba
 from mindstream_tokenizer.batch import Batch
 
 
-def continues(batch: Batch) -> tuple[npt.NDArray[np.bool_], int]:
-    """bool [tokens], and how many documents fell back to characters. The batch must have positions."""
+def continues(batch: Batch) -> tuple[npt.NDArray[np.bool_], list[int]]:
+    """bool [tokens], and which texts cannot be marked: what the marks say of those means nothing. The batch must have
+    positions."""
     assert batch.begins is not None
     assert batch.ends is not None
     border = _borders(batch)
@@ -27,9 +28,7 @@ def continues(batch: Batch) -> tuple[npt.NDArray[np.bool_], int]:
     marks = np.zeros(len(batch.ids), bool)
     marks[1:] = first[1:] == last[:-1]
     broken = np.unique(np.searchsorted(tokens, np.flatnonzero(first != last), side="right") - 1)
-    for document in broken.tolist():
-        marks[tokens[document] : tokens[document + 1]] = False
-    return marks, len(broken)
+    return marks, broken.tolist()
 
 
 def _borders(batch: Batch) -> npt.NDArray[np.bool_]:

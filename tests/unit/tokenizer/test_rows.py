@@ -127,4 +127,7 @@ def test_special_tokens_stand_around_the_spans() -> None:
     assert layout.ids.tolist() == [1, 2, 10, 11, 12, 13, 3, 14, 15, 16, 3, 1, 2, 17, 18, 19, 3]
     assert layout.starts.tolist() == [0, 11, 17]
     assert layout.places.tolist() == [2, 7, 13]
-    assert layout.source.tolist() == [-1, -1, 0, 1, 2, 3, -1, 4, 5, 6, -1, -1, -1, 7, 8, 9, -1]
+    assert layout.order.tolist() == list(range(10))
+    assert np.flatnonzero(layout.special).tolist() == [0, 1, 6, 10, 11, 12, 16]
+    marks = layout.spread(np.array([1, 0, 1, 1, 1, 1, 0, 1, 1, 0], bool))
+    assert np.flatnonzero(marks).tolist() == [4, 5, 8, 14]  # 2, 7 and 13 begin a span

@@ -16,7 +16,7 @@ from mindstream_common.documents import Document
 from mindstream_common.errors import ConfigError
 from mindstream_common.events import CleanShard, TokenShard
 from mindstream_common.stage import Product, Work
-from mindstream_tokenizer import vocabulary
+from mindstream_tokenizer import shard, vocabulary
 from mindstream_tokenizer.config import TokenizerConfig
 from mindstream_tokenizer.stage import TokenizerStage
 
@@ -296,7 +296,21 @@ def test_special_tokens_written_out_in_a_document_stay_text(tokenize: Tokenize, 
 
 
 def test_the_largest_document_is_cut_in_bounded_memory(tokenize: Tokenize) -> None:
-    """Sixteen million bytes of one letter are one run that the tokenizer must see: [UNK]."""
+    """Sixteen million bytes of one letter: a word of a million bytes is an [UNK]."""
     product = tokenize(["a" * 16_000_000, "一丁。"])
-    assert product.counts.tokens_in == 4
-    assert product.counts.extra == {"unknown_tokens": 1}
+    assert product.counts.tokens_in == 16 + 3
+    assert product.counts.extra == {"unknown_tokens": 16}
+
+
+@pytest.mark.parametrize("text", ["一丁ab。丂七\n丄 丅 c1.\n", "一丁ab。丂七cd。", "ab cd 一", "一丁丂七丄丅丆"])
+@pytest.mark.parametrize("packing", ["document", "full"])
+def test_pieces_of_a_long_text_are_as_the_whole(
+    tokenize: Tokenize, text: str, packing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [text * 40, "", "一。", text * 3]
+    whole = tokenize(texts, packing=packing, held_out=0, max_length=32)
+    monkeypatch.setattr(shard, "PIECE", 64)
+    pieces = tokenize(texts, packing=packing, held_out=0, max_length=32)
+    tokens, cut = ([id for row in rows_of(p) for id in row["tokens"]] for p in (whole, pieces))
+    assert tokens == cut
+    assert [row["document"] for row in rows_of(whole)] == [row["document"] for row in rows_of(pieces)]
