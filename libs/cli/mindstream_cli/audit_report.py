@@ -15,6 +15,7 @@ from rich.table import Table
 
 from mindstream_cli.audit import Flow, Report, audit
 from mindstream_cli.connection import connect
+from mindstream_cli.hints import count
 from mindstream_cli.ledger import Ledger
 
 
@@ -65,7 +66,11 @@ def show(report: Report, console: Console) -> None:
             highlight=False,
         )
     if report.dead_letters:
-        console.print(f"{report.dead_letters} dead letters (mindstream dead list)", style="yellow")
+        console.print(
+            f"{count(report.dead_letters, 'dead letter')} (mindstream dead list); a file that could not be read is one, and "
+            "is in no number above",
+            style="yellow",
+        )
     if report.files_waiting:
         console.print(f"{report.files_waiting} file bundles wait for ingest")
     for problem in report.problems:

@@ -12,9 +12,15 @@ from mindstream_common.errors import InputError
 from mindstream_common.events import DeadLetter, decode_dead
 from mindstream_common.topology import DEAD
 from rich.console import Console
-from rich.table import Table
 
 from mindstream_cli.connection import connect
+from mindstream_cli.hints import commands, count
+
+KINDS = {
+    "poison": "can never succeed",
+    "failed": "failed each time",
+    "died": "its worker died each time",
+}
 
 
 async def letters(bus: NatsBus) -> dict[int, DeadLetter]:
@@ -32,13 +38,19 @@ async def list_letters(state: Path, as_json: bool, console: Console) -> None:
     if not found:
         console.print("No dead letters.")
         return
-    table = Table("number", "stage", "domain", "kind", "attempts", "when", "error")
     for number, letter in found.items():
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(letter.at))
-        last_line = letter.error.strip().splitlines()[-1][:120]
-        table.add_row(str(number), letter.stage, letter.domain, letter.kind, str(letter.attempts), when, last_line)
-    console.print(table)
-    console.print("mindstream dead show NUMBER · mindstream dead retry [NUMBER ...] (after the cause is gone)")
+        console.print(
+            f"[bold]{number}[/]  {letter.stage}, domain {letter.domain}, {KINDS[letter.kind]} "
+            f"({count(letter.attempts, 'attempt')}), {when}",
+            highlight=False,
+        )
+        console.print(f"    {letter.error.strip().splitlines()[-1]}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"\n{commands(state, 'dead show NUMBER', 'dead retry NUMBER')} (when the cause is gone; a file that was mended is "
+        "submitted again)",
+        soft_wrap=True,
+    )
 
 
 async def show_letter(state: Path, number: int, console: Console) -> None:
@@ -47,7 +59,7 @@ async def show_letter(state: Path, number: int, console: Console) -> None:
         found = await letters(connection.bus)
     letter = _get(found, number)
     console.print_json(bytes(letter.event).decode())
-    console.print(f"{letter.stage}, {letter.kind}, after {letter.attempts} attempts:", highlight=False)
+    console.print(f"{letter.stage}, {letter.kind}, after {count(letter.attempts, 'attempt')}:", highlight=False)
     console.print(letter.error, markup=False, highlight=False)
 
 

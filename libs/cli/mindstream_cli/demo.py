@@ -33,6 +33,7 @@ from mindstream_cli.audit import Report, audit
 from mindstream_cli.audit_report import balanced
 from mindstream_cli.connection import Connection, connect
 from mindstream_cli.evaluate import Comparison
+from mindstream_cli.hints import command, count
 from mindstream_cli.ledger import Ledger
 from mindstream_cli.stack import Stack
 from mindstream_cli.submit import check_domain
@@ -61,6 +62,7 @@ class Summary(msgspec.Struct, kw_only=True):
     seconds: float
     checkpoint: str
     local_checkpoint: str
+    corpus: str = ""  # the person's own folder
 
 
 def run(*, state: Path, corpus: Path | None, domain: str, anew: bool, console: Console) -> None:
@@ -73,12 +75,28 @@ def run(*, state: Path, corpus: Path | None, domain: str, anew: bool, console: C
         up.erase_state(state)
     summary = state / "summary.json"
     if summary.exists():
-        show(msgspec.json.decode(summary.read_bytes(), type=Summary), state, console)
+        found = msgspec.json.decode(summary.read_bytes(), type=Summary)
+        again = command(f"demo --anew{_options(corpus, domain)}")
+        if corpus is not None and found.corpus != str(corpus.absolute()):
+            raise ConfigError(
+                f"the demonstration under {state} was of {found.corpus}. Choose another --domain, or begin again: {again}"
+            )
         console.print(
-            f"This demonstration was finished before. Begin again: mindstream demo --anew{_options(corpus, domain)}"
+            f"This demonstration was finished before{' on ' + found.corpus if found.corpus else ''}. Begin again: {again}\n",
+            soft_wrap=True,
+            highlight=False,
         )
+        show(found, state, console)
         return
-    Demo(state, corpus, domain, console).run()
+    if corpus is None and domain != "own":
+        raise ConfigError(
+            "--domain belongs to a --corpus of your own: make run CORPUS=/path/to/folder DOMAIN=" + domain
+        )
+    try:
+        Demo(state, corpus, domain, console).run()
+    except KeyboardInterrupt:
+        console.print("Stopped. The same command goes on from here.")
+        raise
 
 
 class Demo:
@@ -89,7 +107,7 @@ class Demo:
         self.began = time.monotonic()
         self.data = config.load(CONFIG)
         self.config = config.section(self.data, "demo", DemoConfig, CONFIG)
-        state.mkdir(parents=True, exist_ok=True)
+        self.corpus = "" if corpus is None else str(corpus.absolute())
         self.general, self.halves = _files(state, corpus, domain)
         self.domains = sorted({domain for half in self.halves for domain, _ in half})
 
@@ -102,6 +120,7 @@ class Demo:
                 self.state, first, without=("trainer",), say=lambda text: self.console.print(text, markup=False)
             )
             stack.callback(running.stop)
+            stack.callback(lambda: self._say("Draining, then the servers stop ..."))
             self._say("Starting nats-server, the object store, Valkey and the services ...")
             running.start()
             asyncio.run(self._play(running, base, first, asked.is_set))
@@ -193,10 +212,11 @@ class Demo:
             seconds=time.monotonic() - self.began,
             checkpoint=found.checkpoint,
             local_checkpoint=found.local_checkpoint,
+            corpus=self.corpus,
         )
 
     def _say(self, text: str) -> None:
-        self.console.print(f"[dim]{time.monotonic() - self.began:5.0f} s[/]  {text}", highlight=False)
+        self.console.print(f"[dim]{time.monotonic() - self.began:5.0f} s[/]  {text}", highlight=False, soft_wrap=True)
 
 
 class Screen:
@@ -254,7 +274,8 @@ class Screen:
 
     def _plain(self, run: progress.Progress) -> None:
         """Without a terminal, a line now and then."""
-        if not self._demo.console.is_terminal and time.monotonic() - self._last_line > 5:
+        quiet = self._demo.console.is_terminal or run.state == "finished"
+        if not quiet and time.monotonic() - self._last_line > 5:
             self._last_line = time.monotonic()
             self._demo._say(status.run_line(run))
 
@@ -272,20 +293,20 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def _files(state: Path, corpus: Path | None, domain: str) -> tuple[list[Found], list[list[tuple[str, list[Found]]]]]:
     """General text, and the two halves of the domain text as (domain, files)."""
+    own: list[Found] = []
+    if corpus is not None:
+        if domain == GENERAL:
+            raise ConfigError(f"--domain {GENERAL}: this is the name of the demonstration's base text; choose another.")
+        own, _ = submit.find([corpus])
+        if not own:
+            raise InputError(f"nothing to read in {corpus}. Ingest reads {submit.kinds()}.")
     written = sample.write(state / "corpus")
     general = _found(written.paths("general"))
-    if corpus is None:
-        return general, [
-            [(name, _found(written.paths(part, name))) for name in ("medical", "finance")]
-            for part in ("domain-1", "domain-2")
-        ]
-    if domain == GENERAL:
-        raise ConfigError(f"--domain {GENERAL}: this is the name of the demonstration's base text; choose another.")
-    own, _ = submit.find([corpus])
-    if not own:
-        raise InputError(f"nothing to read in {corpus}. Ingest reads {submit.kinds()}.")
-    middle = (len(own) + 1) // 2
-    return general, [[(domain, own[:middle])], [(domain, own[middle:])]]
+    if own:
+        middle = (len(own) + 1) // 2
+        return general, [[(domain, own[:middle])], [(domain, own[middle:])]]
+    parts = ("domain-1", "domain-2")
+    return general, [[(name, _found(written.paths(part, name))) for name in ("medical", "finance")] for part in parts]
 
 
 def _found(paths: list[Path]) -> list[Found]:
@@ -332,27 +353,33 @@ def show(summary: Summary, state: Path, console: Console) -> None:
     console.print(
         "Dropped: " + (", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items())) or "nothing"),
         highlight=False,
+        soft_wrap=True,
     )
     console.print(
         f"Audit: {'balanced, nothing lost, nothing twice' if balanced(report) else 'NOT BALANCED: ' + '; '.join(report.problems)}; "
-        f"{report.dead_letters} dead letters",
+        f"{count(report.dead_letters, 'dead letter')}",
         highlight=False,
+        soft_wrap=True,
     )
     console.print(
         f"Training: {summary.steps} steps on the domain text, {summary.tokens_per_second:,.0f} tokens/s, padding {summary.padding:.1%}; "
         f"all together {summary.seconds:.0f} s",
         highlight=False,
+        soft_wrap=True,
     )
     console.print(evaluate.table(summary.scores))
     console.print(
-        f"Checkpoint: {summary.local_checkpoint}\n            (in the object store: {summary.checkpoint}); transformers opens it.",
+        f"Checkpoint (transformers opens it): {summary.local_checkpoint}\n"
+        f"                in the object store: {summary.checkpoint}",
         highlight=False,
+        soft_wrap=True,
     )
+    go_on = command(f"up --config {state / 'demo.yaml'} --set trainer.run=mine --set trainer.domains=null", state)
     console.print(
         "\nYour own text:\n"
         "  make run CORPUS=/path/to/folder DOMAIN=finance        the same on your folder\n"
-        f"  mindstream up --state {state} --config {state / 'demo.yaml'} --set trainer.run=mine\n"
-        f"  mindstream submit PATH --domain D --state {state}     in another terminal; then status, audit, eval",
+        f"  {go_on}\n"
+        f"  {command('submit PATH --domain D', state)}     in another terminal; then status, audit, eval",
         highlight=False,
         soft_wrap=True,
     )
