@@ -16,26 +16,10 @@ import msgspec
 from mindstream_common.errors import InputError
 
 from mindstream_ingest.config import IngestConfig
+from mindstream_ingest.office_child import Answer, Task
 from mindstream_ingest.source import Source
 
 PATIENCE = 10.0  # real seconds per second of processor time, on a busy machine
-INSTALL = "pip install 'mindstream-ingest[office]'"
-
-
-class Task(msgspec.Struct, frozen=True):
-    """What the child is asked for: the text of ``path`` as UTF-8 in ``out``, at most ``most`` bytes of it."""
-
-    kind: str
-    path: str
-    out: str
-    seconds: float  # of processor time
-    most: int
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """``error`` says why there is no text."""
-
-    error: str = ""
 
 
 class Office:

@@ -1,4 +1,7 @@
-"""``python -m mindstream_ingest.office_child``: reads pdf and docx files, one task a line, one answer a line."""
+"""``python -m mindstream_ingest.office_child``: reads pdf and docx files, one task a line, one answer a line.
+
+It imports little, so that its memory is there for the files.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,25 @@ from typing import IO, Any
 import msgspec
 from mindstream_common.process import die_with_parent
 
-from mindstream_ingest.office import INSTALL, Answer, Task
-
 MEMORY = 900_000_000  # bytes of address space
 UNPACKED = 300_000_000  # bytes of all parts of a docx
+INSTALL = "pip install 'mindstream-ingest[office]'"
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What the child is asked for: the text of ``path`` as UTF-8 in ``out``, at most ``most`` bytes of it."""
+
+    kind: str
+    path: str
+    out: str
+    seconds: float  # of processor time
+    most: int
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """``error`` says why there is no text."""
+
+    error: str = ""
 
 
 class _TooSlow(BaseException):

@@ -325,8 +325,7 @@ def test_an_office_file_that_is_too_large(bundle: Bundle, ingest: Ingest) -> Non
 def test_without_the_packages_the_error_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from mindstream_ingest.office import Task
-    from mindstream_ingest.office_child import convert
+    from mindstream_ingest.office_child import Task, convert
 
     monkeypatch.setitem(sys.modules, "pypdf", None)
     said = convert(Task("pdf", str(tmp_path / "a.pdf"), str(tmp_path / "out"), 5.0, 1000))
