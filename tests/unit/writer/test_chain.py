@@ -31,6 +31,7 @@ from mindstream_writer.config import WriterConfig
 from mindstream_writer.stage import DECLARATION as WRITER
 from mindstream_writer.stage import WriterStage
 
+DEFAULT = TokenizerConfig(held_out=0.1)
 HANZI = [chr(point) for point in range(0x4E00, 0x4E00 + 400)]
 
 
@@ -94,7 +95,7 @@ def run(
     return made
 
 
-def chain(folder: Path, vocab: Path) -> dict[str, list[tuple[Event, Product]]]:
+def chain(folder: Path, vocab: Path, tokenizer: TokenizerConfig = DEFAULT) -> dict[str, list[tuple[Event, Product]]]:
     paths = files(folder / "files")
     loaded = vocabulary.load(vocab)
     event = FileBundle(
@@ -104,7 +105,7 @@ def chain(folder: Path, vocab: Path) -> dict[str, list[tuple[Event, Product]]]:
     stages: list[tuple[Any, Declaration]] = [
         (IngestStage(IngestConfig(shard_documents=50)), INGEST),
         (CleaningStage(CleaningConfig()), CLEANING),
-        (TokenizerStage(TokenizerConfig(held_out=0.1), vocab), TOKENIZER),
+        (TokenizerStage(tokenizer, vocab), TOKENIZER),
         (WriterStage(WriterConfig(), len(loaded), loaded.sha256), WRITER),
     ]
     claims, inputs = MemoryClaims(), [(event, tuple(paths))]
@@ -166,3 +167,41 @@ def test_the_same_files_give_the_same_objects_all_the_way(tmp_path: Path, vocab:
     for name in first:
         assert [event for event, _ in first[name]] == [event for event, _ in second[name]]  # ids, sizes, sha256
         assert [product.counts for _, product in first[name]] == [product.counts for _, product in second[name]]
+
+
+@pytest.mark.mindspore
+def test_packed_rows_with_words_are_found_again_by_the_trainer(tmp_path: Path, vocab: Path) -> None:
+    from mindstream_trainer.reader import read
+    from mindstream_trainer.rundir import ShardFile
+
+    config = TokenizerConfig(packing="full", whole_word=True, max_length=64, held_out=0.1)
+    made = chain(tmp_path / "run", vocab, config)
+    kept = {document: text for _, product in made["cleaning"] for document, text in _texts(product)}
+    spelt: dict[str, str] = {}
+    entries = vocabulary.load(vocab).entries
+    for event, product in made["writer"]:
+        assert isinstance(event, CatalogShard)
+        path = str(product.files[".mindrecord"])
+        data = read(ShardFile(shard=event.id, path=path, dtype=event.dtype, groups=event.groups), event.vocab_size)
+        assert int(data.opens.sum()) == event.documents
+        for number in range(event.rows):
+            row, marks = data.row(number), data.continues(number)
+            spans = data.spans(number)
+            assert len(row) == 1 + sum(stop - start + 1 for _, start, stop in spans)
+            for document, start, stop in spans:
+                assert not marks[start]
+                assert row[stop] == 3
+                spelt[document] = spelt.get(document, "") + "".join(
+                    entries[id].removeprefix("##") for id in row[start:stop]
+                )
+    assert sum(p.counts.tokens_out for _, p in made["writer"]) == sum(p.counts.tokens_in for _, p in made["tokenizer"])
+    assert set(spelt) == set(kept)
+    hanzi = {d: "".join(c for c in text if c in HANZI) for d, text in kept.items()}
+    assert {d: "".join(c for c in text if c in HANZI) for d, text in spelt.items()} == hanzi
+
+
+def _texts(product: Product) -> list[tuple[str, str]]:
+    import pyarrow.parquet as pq
+
+    tables = [pq.read_table(path, columns=["id", "text"]).to_pylist() for path in product.files.values()]
+    return [(row["id"], row["text"]) for rows in tables for row in rows]
