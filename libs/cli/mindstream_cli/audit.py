@@ -54,6 +54,7 @@ class Report(msgspec.Struct, kw_only=True):
     problems: list[str]
     dead_letters: int
     files_waiting: int
+    files_seen_before: int = 0  # files whose content had been taken: skipped
     runs: dict[str, dict[str, int]]
 
     @property
@@ -108,6 +109,7 @@ def _balance(ledger: Ledger) -> Report:
         problems=problems,
         dead_letters=len(ledger.dead),
         files_waiting=len(ledger.queued.get("FILES", ())),
+        files_seen_before=sum(m.counts.extra.get("files_duplicate", 0) for m in ledger.manifests["ingest"].values()),
         runs={},
     )
 

@@ -71,6 +71,8 @@ def show(report: Report, console: Console) -> None:
             "is in no number above",
             style="yellow",
         )
+    if report.files_seen_before:
+        console.print(f"{count(report.files_seen_before, 'file')} had content that was taken before, and were skipped")
     if report.files_waiting:
         console.print(f"{report.files_waiting} file bundles wait for ingest")
     for problem in report.problems:

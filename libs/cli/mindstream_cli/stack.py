@@ -148,7 +148,7 @@ class Stack:
         if child.kind == "trainer" and code == 0:
             child.ended = 0
             return
-        if child.kind != "server" and code in (CONFIG_EXIT, NON_FINITE_EXIT):
+        if (child.kind != "server" and code == CONFIG_EXIT) or (child.kind == "trainer" and code == NON_FINITE_EXIT):
             child.ended = code
             child.notes.append(said(child.server))
             self._say(f"{name} has stopped and is not started again: {said(child.server)}")

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from mindstream_cli.connection import Connection, connect
+from mindstream_cli.hints import commands, count
 
 
 def check_domain(domain: str) -> str:
@@ -57,10 +58,14 @@ async def _once(
     found, left = ingest.find(paths)
     if not found:
         raise InputError(f"nothing to read in {', '.join(map(str, paths))}. Ingest reads {ingest.kinds()}.")
+    refused: list[str] = []
     async with connect(state) as connection:
-        await hand_over(connection, found, domain, fields, console, template)
+        await hand_over(connection, found, domain, fields, console, template, refused)
     names_left(left, console)
-    console.print("See what becomes of them: mindstream status · mindstream audit --wait 60")
+    if len(refused) < len(found):
+        console.print(f"See what becomes of them: {commands(state, 'status', 'audit --wait 60')}", soft_wrap=True)
+    if refused:
+        raise InputError(f"{count(len(refused), 'file')} could not be submitted: " + "; ".join(refused))
 
 
 async def hand_over(
@@ -70,8 +75,10 @@ async def hand_over(
     fields: tuple[str, ...],
     console: Console,
     template: str = "",
+    refused: list[str] | None = None,
 ) -> None:
-    """Submit files with a progress bar, and say what was taken."""
+    """Submit files with a progress bar, and say what was taken. A file that cannot be read goes into ``refused`` (its
+    error is raised when that is None)."""
     columns = (TextColumn("submitting"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     total = sum(file.size for file in files)
     with Progress(*columns, console=console, transient=True) as progress:
@@ -86,12 +93,16 @@ async def hand_over(
                 store=connection.store,
                 bus=connection.bus,
                 progress=lambda file: progress.advance(task, file.size),
+                refused=None if refused is None else lambda _, error: refused.append(error),
             )
         ]
+    taken = sum(bundle.files for bundle in submitted)
+    size = sum(bundle.bytes for bundle in submitted)
     console.print(
-        f"{len(files)} files ({total / 1e6:.1f} MB) are with ingest as domain {domain!r} "
-        f"({len(submitted)} bundle{'s' if len(submitted) != 1 else ''}).",
+        f"With ingest as domain {domain!r}: {count(taken, 'file')}, {size / 1e6:.1f} MB, in {count(len(submitted), 'bundle')}. "
+        "Content that it has seen before is not taken again.",
         highlight=False,
+        soft_wrap=True,
     )
 
 

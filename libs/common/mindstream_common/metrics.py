@@ -5,8 +5,10 @@ Every service serves ``/metrics`` (Prometheus text), ``/healthz`` (the process l
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from socket import create_server
 
 import uvicorn
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
@@ -87,9 +89,13 @@ def serve(*, host: str, port: int, ready: Callable[[], str]) -> int:
         return JSONResponse({"status": reason or "ready"}, status_code=503 if reason else 200)
 
     app = Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", _metrics)])
-    config = uvicorn.Config(app, host=host, port=port, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
-    socket = config.bind_socket()
-    socket.listen(config.backlog)  # from here on a connection waits; uvicorn needs some milliseconds to take it
+    config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+    try:
+        # From here on a connection waits; uvicorn needs some milliseconds to take it.
+        socket = create_server((host, port), backlog=config.backlog)
+    except OSError as error:
+        logs.get().error("the port for metrics is taken", host=host, port=port, error=str(error))
+        sys.exit(1)  # whoever looks after this process starts it again, with another port
     taken = int(socket.getsockname()[1])
     thread = threading.Thread(
         target=uvicorn.Server(config).run, kwargs={"sockets": [socket]}, daemon=True, name="metrics"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,7 +50,7 @@ class Submitted:
 def find(paths: Iterable[Path]) -> tuple[list[Found], list[Path]]:
     """Files to submit in a stable order, and those that are left out because of their names.
 
-    Folders are searched through; hidden files are passed over. A file that several paths lead to is found once.
+    Folders are searched through; files whose names begin with a dot are passed over. A file that several paths lead to is found once.
 
     Raises:
         InputError: a path does not exist, or a file that was named itself is of an unknown kind.
@@ -58,13 +60,15 @@ def find(paths: Iterable[Path]) -> tuple[list[Found], list[Path]]:
     for path in paths:
         if path.is_dir():
             for inner in sorted(path.rglob("*")):
-                if not inner.is_file() or any(part.startswith(".") for part in inner.relative_to(path).parts):
+                if any(part.startswith(".") for part in inner.relative_to(path).parts) or inner.is_dir():
                     continue
-                if readable(inner):
+                if inner.is_file() and readable(inner):
                     with contextlib.suppress(FileNotFoundError):  # moved away since the folder was listed
                         _note(found, inner, str(Path(path.resolve().name) / inner.relative_to(path)))
                 else:
-                    left.append(inner)
+                    left.append(inner)  # another kind, a link to nothing, a pipe
+        elif path.is_symlink() and not path.exists():
+            raise InputError(f"{path} is a link to {path.readlink()}, and there is nothing.")
         elif not path.exists():
             raise InputError(f"{path} does not exist. Give a file or a folder of {kinds()}.")
         elif not readable(path):
@@ -99,18 +103,30 @@ async def submit(
     bus: Bus,
     patience: float = 60.0,
     progress: Callable[[Found], None] = lambda _: None,
+    refused: Callable[[Found, str], None] | None = None,
 ) -> AsyncIterator[Submitted]:
     """Upload and announce; yields each bundle when ingest has it.
 
+    ``refused`` is told of a file that cannot be read or that changed while it was read, and the others go on; without
+    it the error is raised.
+
     Raises:
         Transient: store or bus are away for longer than ``patience`` seconds. Submitting again is safe.
-        InputError: a file changed while it was read.
+        InputError: see ``refused``.
     """
-    for bundle in _bundles(files):
-        objects = []
-        for file in bundle:
-            objects.append(await asyncio.to_thread(_upload, file, domain, store))
+    for wanted in _bundles(files):
+        bundle, objects = [], []
+        for file in wanted:
+            try:
+                objects.append(await asyncio.to_thread(_upload, file, domain, store))
+                bundle.append(file)
+            except InputError as error:
+                if refused is None:
+                    raise
+                refused(file, str(error))
             progress(file)
+        if not bundle:
+            continue
         event = FileBundle(
             id=_bundle_id(domain, text_fields, template, bundle, objects),
             domain=domain,
@@ -136,21 +152,35 @@ def _bundles(files: Sequence[Found]) -> Iterator[list[Found]]:
 
 
 def _upload(file: Found, domain: str, store: Store) -> Object:
-    """Store a file under its content's hash, unless it lies there already."""
+    """Store a file under its content's hash.
+
+    The bytes are read once, into a copy of our own, so that what is stored is what was hashed whoever writes to the file
+    meanwhile. A key is written even if something lies under it: the same bytes, or damaged ones that are mended by that.
+    """
     try:
-        with file.path.open("rb") as opened:
-            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
-            size = opened.tell()  # of what was hashed; the file may have changed since it was found
-        key = f"files/{domain}/{sha256}{''.join(file.path.suffixes[-2:]).lower()}"
-        if store.exists(key):
-            return Object(key=key, size=size, sha256=sha256)
-        stored = store.put_file(key, file.path)
+        with file.path.open("rb") as source, tempfile.NamedTemporaryFile(prefix="mindstream-submit-") as copy:
+            before = os.fstat(source.fileno())
+            digest = hashlib.sha256()
+            while piece := source.read(1 << 20):
+                digest.update(piece)
+                copy.write(piece)
+            copy.flush()
+            after = os.fstat(source.fileno())
+            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+                raise InputError(f"{file.path} changed while it was read. Submit it again when nobody writes to it.")
+            return store.put_file(f"files/{domain}/{digest.hexdigest()}{ending(file.path.name)}", Path(copy.name))
     except OSError as error:
-        raise InputError(f"{file.path} cannot be read: {error}") from error
-    if stored.sha256 != sha256:
-        store.delete(key)
-        raise InputError(f"{file.path} changed while it was read. Submit it again when nobody writes to it.")
-    return stored
+        raise InputError(f"{file.path} cannot be read: {error.strerror or error}") from error
+
+
+def ending(name: str) -> str:
+    """What of a file's name says how it is read: ``.jsonl.gz``; a dot in a title is no ending."""
+    known = ""
+    for suffix in reversed(Path(name).suffixes[-2:]):
+        if kind_of(f"x{suffix.lower()}") == (None, None):
+            break
+        known = suffix.lower() + known
+    return known
 
 
 def _bundle_id(

@@ -84,7 +84,7 @@ async def test_it_says_what_was_taken(ends: Any, console: Console, tmp_path: Pat
     (tmp_path / "a.txt").write_text("a" * 100_000)
     found, _ = ingest.find([tmp_path])
     await module.hand_over(ends, found, "finance", (), console)
-    assert "1 files (0.1 MB) are with ingest as domain 'finance' (1 bundle)." in said(console)
+    assert "With ingest as domain 'finance': 1 file, 0.1 MB, in 1 bundle." in said(console)
 
 
 def test_it_names_what_was_left_out(console: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from mindstream_common.ids import sha256_bytes
 from mindstream_common.store import MemoryStore
 from mindstream_common.topology import FILES
 from mindstream_ingest import submit as module
-from mindstream_ingest.submit import Found, Submitted, find, submit
+from mindstream_ingest.submit import Found, Submitted, ending, find, submit
 
 
 @pytest.fixture
@@ -211,21 +212,67 @@ async def test_a_file_that_changed_since_it_was_found(tmp_path: Path, store: Mem
             assert object.size == len(store.get_bytes(object.key)) == 8
 
 
-async def test_a_file_that_changes_while_it_is_uploaded(tmp_path: Path, store: MemoryStore, bus: MemoryBus) -> None:
-    class Slow(MemoryStore):
-        """Somebody writes to the file between its hash and its upload."""
+async def test_what_is_stored_is_what_was_hashed(tmp_path: Path, store: MemoryStore, bus: MemoryBus) -> None:
+    """Somebody writes to the file between its hash and its upload."""
+    found, _ = find(files(tmp_path, a_txt="a"))
 
+    class Slow(MemoryStore):
         def put_file(self, key: str, path: Path):  # type: ignore[no-untyped-def]
-            path.write_bytes(path.read_bytes() + b" and more")
+            found[0].path.write_bytes(b"something else")
             return super().put_file(key, path)
 
     slow = Slow()
+    await hand_over(found, slow, bus)
+    [bundle] = await bundles(bus)
+    [object] = bundle.objects
+    assert slow.objects == {object.key: b"a"}
+    assert object.sha256 == sha256_bytes(b"a")
+    assert object.sha256 in object.key
+
+
+async def test_a_file_that_changes_while_it_is_read(
+    tmp_path: Path, store: MemoryStore, bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = find(files(tmp_path, a_txt="a", b_txt="b"))
+    real, calls = os.fstat, []
+
+    def growing(descriptor: int) -> os.stat_result:
+        calls.append(descriptor)
+        if len(calls) == 2:  # the second look at a.txt
+            with found[0].path.open("a") as file:
+                file.write("and more")
+        return real(descriptor)
+
+    monkeypatch.setattr("mindstream_ingest.submit.os.fstat", growing)
+    refused: list[str] = []
+    await hand_over(found, store, bus, refused=lambda _, error: refused.append(error))
+    [error] = refused
+    assert "a.txt changed while it was read. Submit it again" in error
+    [bundle] = await bundles(bus)
+    assert [file.name for file in bundle.files] == [found[1].name]  # the other one went on
+
+
+async def test_damaged_bytes_under_a_key_are_mended(tmp_path: Path, store: MemoryStore, bus: MemoryBus) -> None:
     found, _ = find(files(tmp_path, a_txt="a"))
-    with pytest.raises(InputError, match=r"a\.txt changed while it was read. Submit it again"):
-        await hand_over(found, slow, bus)
-    assert (await bundles(bus), slow.objects) == ([], {})
     await hand_over(found, store, bus)
-    assert len(await bundles(bus)) == 1
+    [key] = store.objects
+    store.objects[key] = b"x"
+    await hand_over(found, store, bus)
+    assert store.objects == {key: b"a"}
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("a.jsonl.gz", ".jsonl.gz"),
+        ("1.第一章 总则.txt", ".txt"),
+        ("A.TXT", ".txt"),
+        ("x.tar.gz", ".tar.gz"),
+        ("b.tgz", ".tgz"),
+    ],
+)
+def test_a_dot_in_a_title_is_no_ending(name: str, known: str) -> None:
+    assert ending(name) == known
 
 
 async def test_a_file_that_cannot_be_read(tmp_path: Path, store: MemoryStore, bus: MemoryBus) -> None:
