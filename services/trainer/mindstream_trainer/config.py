@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 from mindstream_common.config import Section
 from mindstream_common.errors import ConfigError
 from msgspec import Meta, Struct
@@ -13,6 +15,8 @@ from msgspec import Meta, Struct
 Positive = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(ge=0.0, lt=1.0)]
 RunName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,47}\Z")]
+
+TINIEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 class WindowConfig(Section, frozen=True, kw_only=True):
@@ -30,13 +34,13 @@ class TrainerConfig(Section, frozen=True, kw_only=True):
     steps: Positive | None = None  # None: until the data ends (constant schedule only)
     global_batch: Positive = 32
     micro_batch: Positive | None = None  # None: the whole global batch at once
-    learning_rate: Annotated[float, Meta(gt=0)] = 1e-4
+    learning_rate: Annotated[float, Meta(gt=0, le=10)] = 1e-4
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup: Annotated[int, Meta(ge=0)] | Share = 0  # 100 = updates; 0.05 = a share of steps
     weight_decay: Annotated[float, Meta(ge=0)] = 0.01
     betas: tuple[Share, Share] = (0.9, 0.999)
-    eps: Annotated[float, Meta(gt=0)] = 1e-8
-    clip_norm: Annotated[float, Meta(gt=0)] = 1.0
+    eps: Annotated[float, Meta(ge=1e-20, le=1)] = 1e-8  # below 1e-20 it is no help where squares vanish in fp32
+    clip_norm: Annotated[float, Meta(gt=0, le=1e15)] = 1.0  # the square of a larger one is infinite in fp32
     dropout: Share | None = None  # None: what the model's configuration says
     mask_probability: Annotated[float, Meta(gt=0, lt=1)] = 0.15
     whole_word: bool = False  # needs shards of a tokenizer that marks words (tokenizer.whole_word)
@@ -47,8 +51,20 @@ class TrainerConfig(Section, frozen=True, kw_only=True):
     repeat: bool = False  # when no new rows arrive, pass over the earlier ones again
     domains: tuple[str, ...] | None = None  # train on these only; None: on all
     max_restarts: Annotated[int, Meta(ge=0)] = 5
+    stall_seconds: Annotated[float, Meta(ge=1)] = 600.0  # a rank that says nothing for so long is started again
+    cache_bytes: Annotated[int, Meta(ge=0)] = 20_000_000_000  # shards that are kept here beyond what is needed
 
     def __post_init__(self) -> None:
+        check_numbers(self, "trainer")
+        check_numbers(self.window, "trainer.window")
+        for beta in self.betas:
+            if np.float32(beta) == 1.0:
+                raise ConfigError(f"trainer.betas: {beta} is 1 in single precision. Use at most 0.9999999.")
+        if self.learning_rate * self.weight_decay >= 1.0:
+            raise ConfigError(
+                f"trainer.learning_rate {self.learning_rate} times trainer.weight_decay {self.weight_decay} is 1 or more: "
+                "each update would take all of a weight away. Lower one of them."
+            )
         if self.micro_batch is not None and self.global_batch % self.micro_batch:
             raise ConfigError(
                 f"micro_batch {self.micro_batch} does not divide global_batch {self.global_batch}: every micro-batch "
@@ -91,6 +107,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     initializer_range: Annotated[float, Meta(gt=0)] = 0.02
 
     def __post_init__(self) -> None:
+        check_numbers(self, "the model's configuration")
         if self.hidden_size % self.num_attention_heads:
             raise ConfigError(
                 f"hidden_size {self.hidden_size} is no multiple of num_attention_heads {self.num_attention_heads}."
@@ -199,6 +216,21 @@ class BaseConfig(Section, frozen=True, kw_only=True):
             model = ModelConfig.from_hf(read_json(source), source)
         model.check_vocabulary(entries, self.vocab)
         return model
+
+
+def check_numbers(section: Struct, where: str) -> None:
+    """Raises ConfigError for a number that single precision cannot hold: NaN, infinite there, or so small that it loses
+    its digits or is 0."""
+    for field in msgspec.structs.fields(section):
+        value = getattr(section, field.name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if not isinstance(number, float) or number == 0.0:
+                continue
+            if not (math.isfinite(number) and TINIEST <= abs(number) <= LARGEST):
+                raise ConfigError(
+                    f"{where}: {field.name} is {number}, and training knows numbers from {TINIEST:.1e} to {LARGEST:.1e} "
+                    "(single precision)."
+                )
 
 
 def read_json(path: str) -> dict[str, Any]:

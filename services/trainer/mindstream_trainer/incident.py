@@ -37,7 +37,7 @@ class Past(Struct, frozen=True, kw_only=True):
 
 
 class IncidentFile(Struct, frozen=True, kw_only=True):
-    """``incidents/step-<n>.json``; ``step`` is the update that was not made. JSON has no NaN: ``loss`` and ``grad_norm``
+    """``incidents/step-<n>.json``; ``step`` is the update that was not made, or is in no checkpoint. JSON has no NaN: ``loss`` and ``grad_norm``
     are words."""
 
     step: int
@@ -60,14 +60,18 @@ def write(
     step: int,
     place: tuple[int, int],
     learning_rate: float,
+    saved: int,
     history: list[Past],
 ) -> tuple[Path, str]:
-    """Write the incident's file; returns its path and the message."""
+    """Write the incident's file; returns its path and the message. ``saved`` is the step of the last checkpoint, -1
+    when there is none."""
     rows = _suspects(inputs, batch)
     shards = Counter(row.shard for row in rows)
     message = (
-        f"Update {step} was not made: {error}, over {len(rows)} rows of {len(shards)} shards (window {place[0]}, batch "
-        f"{place[1]}). The weights are those after update {step - 1}. The first rows: "
+        f"Update {step} {'spoilt the weights' if error.spoilt else 'was not made'}: {error}, over {len(rows)} rows of "
+        f"{len(shards)} shards (window {place[0]}, batch {place[1]}), with learning rate {learning_rate:.3g}. "
+        f"{f'The last checkpoint has the weights after update {saved}' if saved >= 0 else 'There is no checkpoint'}. "
+        "The first rows: "
         + "; ".join(f"shard {row.shard} row {row.row}, document {row.document}, {row.text[:40]!r}" for row in rows[:3])
         + ". Look at these rows; if they are sound, lower trainer.learning_rate or lengthen trainer.warmup."
     )

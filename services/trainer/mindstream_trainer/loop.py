@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from mindstream_trainer.net import Net
 from mindstream_trainer.rundir import RunDir
 from mindstream_trainer.schedule import learning_rate
 from mindstream_trainer.step import Result
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -42,7 +45,8 @@ class Training:
         """Train until the steps are done, the data has ended, or stop was asked for; returns which of them.
 
         Raises:
-            NonFinite: before the update that it would have spoilt; the weights before it are in a checkpoint.
+            NonFinite: before the update that it would have spoilt; the weights before it are in a checkpoint. Or after
+                it, with ``spoilt``; then the last checkpoint is an earlier one.
         """
         while (reason := self._finished()) is None:
             upcoming = self.feed.next((self.state.window, self.state.batch), self.stop, self._waiting)
@@ -55,10 +59,7 @@ class Training:
             try:
                 result = self.net.step(micro_batches, step, rate)
             except NonFinite as error:
-                try:
-                    self._save()
-                finally:
-                    self._explain(error, upcoming, step, rate)
+                self._bury(error, upcoming, step, rate)
                 raise
             self._advance(upcoming, result, rate, time.monotonic() - began)
             if step % self.config.checkpoint_every == 0:
@@ -111,6 +112,18 @@ class Training:
         self.saved = self.state.step
         self.send(report.Saved(step=self.state.step, path=str(path), seconds=time.monotonic() - began))
 
+    def _bury(self, error: NonFinite, upcoming: Next, step: int, rate: float) -> None:
+        """Save what is sound and say what happened. Whatever fails here, the number remains what ends the run."""
+        try:
+            if not error.spoilt:
+                self._save()
+        except Exception:
+            log.exception("the weights before update %d cannot be saved", step)
+        try:
+            self._explain(error, upcoming, step, rate)
+        except Exception:
+            log.exception("the incident at update %d cannot be written down", step)
+
     def _explain(self, error: NonFinite, upcoming: Next, step: int, rate: float) -> None:
         path, message = incident.write(
             self.folder.incidents,
@@ -120,6 +133,7 @@ class Training:
             step=step,
             place=(upcoming.window, upcoming.number),
             learning_rate=rate,
+            saved=self.saved,
             history=list(self.history),
         )
         self.send(report.Incident(step=self.state.step, path=str(path), message=message))

@@ -21,6 +21,16 @@ class Scalars(NamedTuple):
     eps: float
     decay: float
 
+    def wrong(self) -> str:
+        """What single precision cannot hold of them, in words; empty when all is well. ``eps`` keeps a division from
+        being by 0, so it may not be 0 itself."""
+        largest, tiniest = np.finfo(np.float32).max, np.finfo(np.float32).tiny
+        return ", ".join(
+            f"{name} {value}"
+            for name, value in self._asdict().items()
+            if not abs(value) <= largest or (name == "eps" and value < tiniest)
+        )
+
     def tensors(self) -> tuple[Tensor, ...]:
         return tuple(Tensor(value, ms.float32) for value in self)
 

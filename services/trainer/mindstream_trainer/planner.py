@@ -27,6 +27,8 @@ class Planner:
         self._repeat = repeat
         self._domains = None if domains is None else frozenset(domains)
         self._shards: dict[int, CatalogShard] = {}  # by sequence, those with train rows that this run may use
+        self._fresh: dict[int, None] = {}  # of these, in order, the ones that no window has used
+        self._fresh_rows = 0
         self._roots: set[str] = set()
         self._passes: Counter[int] = Counter()
         self._waiting_since: float | None = None
@@ -40,6 +42,10 @@ class Planner:
         self._roots.add(shard.root)
         if train_rows(shard):
             self._shards[seq] = shard
+            if self._passes[seq]:
+                return
+            self._fresh[seq] = None
+            self._fresh_rows += train_rows(shard)
             if self._waiting_since is None:
                 self._waiting_since = now
 
@@ -47,11 +53,14 @@ class Planner:
         """Take note of a window of the journal."""
         for shard in window.shards:
             self._passes[shard.seq] = max(self._passes[shard.seq], shard.epoch + 1)
-        if not self._fresh():
+            if shard.seq in self._fresh:
+                del self._fresh[shard.seq]
+                self._fresh_rows -= train_rows(self._shards[shard.seq])
+        if not self._fresh:
             self._waiting_since = None
 
     def next(self, *, number: int, carry: tuple[CarriedRows, ...], now: float, idle: bool) -> Window | None:
-        """The next window, or None when it is not time for one.
+        """The next window, or None when it is not time for one, which costs nothing however many shards there are.
 
         Args:
             number: its number.
@@ -59,11 +68,10 @@ class Planner:
             now: seconds since the epoch.
             idle: the ranks have nothing (or little) left to train on.
         """
-        fresh = self._fresh()
-        ready = sum(train_rows(self._shards[seq]) for seq in fresh) >= self._rows
+        ready = self._fresh_rows >= self._rows
         overdue = self._waiting_since is not None and now - self._waiting_since >= self._seconds
-        if fresh and (ready or overdue or idle):
-            return self._window(number, fresh, carry, now)
+        if self._fresh and (ready or overdue or idle):
+            return self._window(number, self._fresh, carry, now)
         if idle and self._repeat and self._shards:
             least = sorted(self._shards, key=lambda seq: (self._passes[seq], seq))
             first = self._passes[least[0]]
@@ -73,9 +81,6 @@ class Planner:
     def shard(self, seq: int) -> CatalogShard:
         """The catalog's event with this sequence."""
         return self._shards[seq]
-
-    def _fresh(self) -> list[int]:
-        return [seq for seq in sorted(self._shards) if not self._passes[seq]]
 
     def _window(self, number: int, seqs: Iterable[int], carry: tuple[CarriedRows, ...], now: float) -> Window:
         chosen: list[WindowShard] = []

@@ -131,7 +131,7 @@ def main(path: str) -> int:
         log.error("%s", error)
         return USER
     except NonFinite as error:
-        log.error("stopped before the update: %s", error)
+        log.error("stopped %s: %s", "after the update" if error.spoilt else "before the update", error)
         return NONFINITE
     return 0
 

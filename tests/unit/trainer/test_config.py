@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ BERT = {
     "architectures": ["BertForMaskedLM"],
     "pooler_type": "first_token_transform",
 }
+BAD = (1e39, math.inf, math.nan, 1e-60, -1.0)  # as single precision sees them: infinite, no number, 0
 ROBERTA = {
     "model_type": "roberta",
     "vocab_size": 21128,
@@ -34,6 +36,43 @@ def test_micro_batch_must_divide_the_global_batch() -> None:
 def test_a_misspelt_key_names_the_near_miss() -> None:
     with pytest.raises(ConfigError, match="did you mean 'learning_rate'"):
         section({"trainer": {"learning_rat": 1e-4}}, "trainer", TrainerConfig)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: value} for name in ("learning_rate", "eps", "weight_decay", "clip_norm") for value in BAD),
+        *({name: math.nan} for name in ("dropout", "mask_probability", "warmup", "stall_seconds")),
+        {"betas": (math.nan, 0.9)},
+        {"betas": (0.9, 1 - 1e-9)},
+        {"learning_rate": 1e30},
+        {"learning_rate": 1.0, "weight_decay": 1.0},
+        {"window": {"seconds": math.inf}},
+        {"window": {"seconds": math.nan}},
+    ],
+)
+def test_numbers_that_single_precision_cannot_train_with_are_refused(change: dict[str, object]) -> None:
+    (name,) = list(change)[-1:]
+    with pytest.raises(ConfigError, match=name):
+        section({"trainer": change}, "trainer", TrainerConfig)
+
+
+def test_usual_numbers_are_taken() -> None:
+    for change in (
+        {"weight_decay": 0.0},
+        {"betas": (0.0, 0.0)},
+        {"eps": 1e-12},
+        {"betas": (0.9, 0.9999)},
+        {"dropout": 0.0},
+    ):
+        section({"trainer": change}, "trainer", TrainerConfig)
+
+
+@pytest.mark.parametrize("name", ["layer_norm_eps", "initializer_range"])
+@pytest.mark.parametrize("value", [math.inf, math.nan, 1e-60])
+def test_a_model_s_numbers_too(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        ModelConfig.from_hf({**BERT, name: value})
 
 
 def test_warmup_as_steps_and_as_a_share() -> None:

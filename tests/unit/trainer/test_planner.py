@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import msgspec
 import pytest
 from mindstream_common import events
-from mindstream_common.events import CarriedRows, CatalogShard, RowGroup, Window
+from mindstream_common.events import CarriedRows, CatalogShard, RowGroup, Window, WindowShard
 from mindstream_trainer import planner
 from mindstream_trainer.planner import Planner, train_rows
 
@@ -199,6 +200,36 @@ def test_the_largest_window_fits_into_a_message() -> None:
     assert window is not None
     assert len(window.shards) == planner.MAX_SHARDS
     assert len(events.encode(window)) < 1_000_000
+
+
+def test_waiting_costs_nothing_however_many_shards_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service asks five times a second; a shard is looked at when it comes and when it goes into a window."""
+    run = Run(make(rows=10**9, seconds=1e9))
+    for seq in range(1, 50_001):
+        run.planner.add(seq, shard(seq), now=0.0)
+    looked: list[CatalogShard] = []
+    monkeypatch.setattr(planner, "train_rows", lambda found: looked.append(found) or train_rows(found))
+    began = time.perf_counter()
+    assert [run.next(now=1.0) for _ in range(10_000)] == [None] * 10_000
+    assert time.perf_counter() - began < 1.0  # it takes some 10 ms; a look at each shard would take 1000 s
+    assert looked == []
+    window = run.next(now=1.0, idle=True)
+    assert window is not None
+    assert len(looked) <= 2 * len(window)
+
+
+def test_a_shard_that_the_journal_used_before_it_was_read_is_not_new() -> None:
+    run = Run(make(rows=10))
+    run.planner.add(1, shard(1), now=0.0)
+    assert run.next(idle=True) == [(1, 0)]
+    again = make(rows=10)
+    again.used(Window(run="run", number=1, shards=(part(1),), at=0.0))
+    again.add(1, shard(1), now=0.0)
+    assert again.next(number=2, carry=(), now=1e9, idle=True) is None
+
+
+def part(seq: int) -> WindowShard:
+    return WindowShard(seq=seq, shard=f"{seq:032x}", domain="medical", epoch=0, groups=shard(seq).groups)
 
 
 def test_a_planner_that_begins_anew_goes_on_where_the_journal_ends() -> None:

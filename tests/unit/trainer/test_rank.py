@@ -187,13 +187,15 @@ def test_steps_end_a_run(tmp_path: Path, shards: list[ShardFile], vocab: Path) -
 
 
 def test_a_bad_number_stops_the_run_before_the_update(tmp_path: Path, vocab: Path) -> None:
-    """All weights are finite, but the embeddings of position 20 add up to infinity (the others cancel out). Only rows
-    of 32 tokens have such a position, and they come in the third batch."""
+    """All weights are finite, and of a size that an update does not change; but position 20 looks at itself with a
+    score that is infinite. Only rows of 32 tokens have such a position, and they come in the third batch."""
     trainer = TrainerConfig(global_batch=4, dropout=0.0, checkpoint_every=100, weight_decay=0.0)
     start = weights.initial(support.TINY, 1)
-    start["type"][0, 0] = 3e38
-    start["position"][:, 0] = -3e38
-    start["position"][20, 0] = 3e38
+    for name in ("word", "position", "type"):
+        start[name][:, 0] = 0.0
+    start["position"][20, 0] = 1.0  # after LayerNorm, number 0 of position 20 is 5.5, that of the others 0.2
+    start["norm.weight"][0] = 1e3
+    start["layers.0.qkv.weight"][[0, support.TINY.hidden_size], 0] = 3e16  # query and key of the first head
     weights.write(tmp_path / "model.safetensors", weights.to_hf(start, support.TINY))
     short = support.write_shard(tmp_path, 1, support.rows_of(8), [support.train_group(8)])
     long = support.write_shard(tmp_path, 2, support.rows_of(4, 32), [support.train_group(4, 32)])

@@ -92,6 +92,35 @@ def test_a_bad_number_changes_nothing() -> None:
         assert all((part[name] == old[name]).all() for name in old)
 
 
+@pytest.mark.parametrize(
+    ("setting", "rate", "said"),
+    [({}, 1e40, "learning_rate"), ({}, float("nan"), "learning_rate"), ({"eps": 1e-60}, 1e-3, "eps 3")],
+)
+def test_what_adamw_cannot_work_with_changes_nothing(setting: dict[str, float], rate: float, said: str) -> None:
+    """The configuration refuses such numbers; the update does not rely on it."""
+    from mindstream_trainer.net import Net
+
+    net = Net(TrainerConfig(dropout=0.0), support.TINY, weights.initial(support.TINY, 1))
+    for name, value in setting.items():
+        setattr(net.optimizer, name, value)
+    before = {name: array.copy() for name, array in net.arrays()[0].items()}
+    with pytest.raises(NonFinite, match=said) as caught:
+        net.step([batch(0, ROWS, 1, 0.0)], 1, rate)
+    assert not caught.value.spoilt
+    assert all((array == before[name]).all() for name, array in net.arrays()[0].items())
+
+
+@pytest.mark.parametrize("rate", [1e30, 1e38])
+def test_weights_that_an_update_spoilt_are_seen(rate: float) -> None:
+    from mindstream_trainer.net import Net
+
+    net = Net(TrainerConfig(dropout=0.0), support.TINY, weights.initial(support.TINY, 1))
+    net.step([batch(0, ROWS, 1, 0.0)], 1, 1e-3)
+    with pytest.raises(NonFinite, match="the weights after the update are not finite") as caught:
+        net.step([batch(0, ROWS, 2, 0.0)], 2, rate)
+    assert caught.value.spoilt
+
+
 def test_a_batch_without_any_label_is_not_zero_by_zero() -> None:
     from mindstream_trainer.net import Net
 
