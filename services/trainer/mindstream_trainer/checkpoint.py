@@ -3,13 +3,15 @@
 step-00000100/
     model.safetensors  config.json  vocab.txt      open in transformers as they are
     optimizer.safetensors                          m.* and v.*
-    state.json                                     everything else, and the sha256 of the files above
+    state.json                                     everything else, the sha256 of the files above, and its own
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from mindstream_common.errors import ConfigError, InputError
-from mindstream_common.ids import sha256_file
+from mindstream_common.ids import sha256_bytes, sha256_file
 from msgspec import Struct
 
 from mindstream_trainer import weights
@@ -56,6 +58,7 @@ class State(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     vocabulary_sha256: str = ""
     settings: dict[str, Any] = {}
     files: dict[str, FileInfo] = {}
+    sha256: str = ""  # of everything else in this file, as :func:`sign` makes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ def save(
     write_whole(aside / "config.json", msgspec.json.format(msgspec.json.encode(config.to_hf())))
     write_whole(aside / "vocab.txt", vocab.read_bytes())
     files = {p.name: FileInfo(size=p.stat().st_size, sha256=sha256_file(p)) for p in sorted(aside.iterdir())}
-    write_whole(aside / STATE, msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(state, files=files))))
+    write_whole(aside / STATE, msgspec.json.format(sign(msgspec.structs.replace(state, files=files))))
     sync_folder(aside)
     final = folder / f"step-{state.step:08}"
     shutil.rmtree(final, ignore_errors=True)  # only ever a damaged one: steps are not saved twice
@@ -154,16 +157,49 @@ def save(
     return final
 
 
+def sign(state: State) -> bytes:
+    """The JSON of a state with its own hash in it."""
+    values = msgspec.json.decode(msgspec.json.encode(state))
+    return msgspec.json.encode({**values, "sha256": _own_hash(values)})
+
+
+def _own_hash(values: dict[str, Any]) -> str:
+    return sha256_bytes(msgspec.json.encode({key: value for key, value in values.items() if key != "sha256"}))
+
+
+def step_of(name: str) -> int | None:
+    """The step that a checkpoint's folder is named after, or None when it is no checkpoint's name."""
+    found = re.fullmatch(r"(?:\.tmp-download-)?step-(\d{8,})", name)
+    return None if found is None else int(found[1])
+
+
+def read_state(path: Path) -> State:
+    """The state in a checkpoint's folder, which must prove itself and belong to the folder's name.
+
+    Raises:
+        InputError: it cannot be read, was changed, or is of another step than the folder's name says.
+    """
+    try:
+        data = (path / STATE).read_bytes()
+        state, values = msgspec.json.decode(data, type=State), msgspec.json.decode(data)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError(f"the checkpoint {path} has no readable {STATE}: {error}") from error
+    if (found := _own_hash(values)) != state.sha256:
+        raise InputError(
+            f"the checkpoint {path}: {STATE} was changed: its sha256 is {found}, {state.sha256 or 'none'} was written."
+        )
+    if step_of(path.name) not in (None, state.step):
+        raise InputError(f"the checkpoint {path}: {STATE} is of step {state.step}; the folder's name says another.")
+    return state
+
+
 def verify(path: Path) -> Checkpoint:
     """Read a checkpoint's state and compare every file with it.
 
     Raises:
         InputError: something is absent, of another size, or has other bytes than were written; says which file.
     """
-    try:
-        state = msgspec.json.decode((path / STATE).read_bytes(), type=State)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise InputError(f"the checkpoint {path} has no readable {STATE}: {error}") from error
+    state = read_state(path)
     for name, info in state.files.items():
         file = path / name
         if not file.is_file():
@@ -191,6 +227,26 @@ def latest_valid(folder: Path, warn: Callable[[str], None] = log.warning) -> Che
         except InputError as error:
             warn(f"{error} It is passed over.")
     return None
+
+
+def set_aside(folder: Path, after: int, warn: Callable[[str], None] = log.warning) -> None:
+    """Rename the checkpoints after step ``after``, which were passed over, to ``damaged-step-...``: the run makes these
+    steps again, and neither takes them for its own nor prunes sound ones because of them."""
+    for path in steps(folder):
+        if (step_of(path.name) or 0) > after:
+            target = path.with_name(f"damaged-{path.name}")
+            shutil.rmtree(target, ignore_errors=True)
+            path.replace(target)
+            warn(f"{path} is {target.name} now; look at it or delete it.")
+
+
+def first_window(folder: Path) -> int:
+    """The earliest window that a checkpoint here would go on with; 1 when there is none."""
+    found = []
+    for path in steps(folder):
+        with contextlib.suppress(InputError):
+            found.append(read_state(path).window)
+    return min(found, default=1)
 
 
 def prune(folder: Path, keep: int) -> None:

@@ -24,11 +24,11 @@ def subject_of(run: str) -> str:
     return f"{JOURNAL.subject}.{run}"
 
 
-async def read(bus: Bus, run: str) -> tuple[list[JournalRecord], int]:
-    """A run's records in order, and the sequence of the last one (0 when there are none)."""
+async def read(bus: Bus, run: str, *, after: int = 0) -> tuple[list[JournalRecord], int]:
+    """A run's records after a sequence, in order, and the sequence of the last one (``after`` when there are none)."""
     records: list[JournalRecord] = []
-    last = 0
-    async for record in bus.read(JOURNAL, subject=subject_of(run)):
+    last = after
+    async for record in bus.read(JOURNAL, after=after, subject=subject_of(run)):
         records.append(decode_journal(record.data))
         last = record.seq
     return records, last
@@ -151,6 +151,8 @@ async def _check_replay(
     what = f"run {source!r}, which is to be replayed, was begun"
     check_same_batches(records, seed=seed, global_batch=global_batch, what=what, remedy=remedy)
     theirs = [(record.shards, record.carry) for record in records if isinstance(record, Window)]
+    if not theirs:
+        raise ConfigError(f"run {source!r} has not trained on anything yet: there is nothing to replay.")
     ours = [(window.shards, window.carry) for window in windows]
     for number, (our, their) in enumerate(zip(ours, theirs, strict=False), 1):
         if our != their:

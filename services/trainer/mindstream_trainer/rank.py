@@ -40,7 +40,7 @@ def start(
         resume.check(run, vocabulary, found)
         model, optimizer = found.arrays()
         ours, _ = weights.from_hf(model, run.model, run.seed, str(found.path))
-        return ours, optimizer, msgspec.structs.replace(found.state, files={}), []
+        return ours, optimizer, msgspec.structs.replace(found.state, files={}, sha256=""), []
     ours, notes = base(run, vocabulary)
     return ours, None, resume.first_state(run, vocabulary), notes
 
@@ -63,6 +63,7 @@ def work(folder: RunDir, send: report.Send, stop: Stop) -> None:
     vocabulary = Vocabulary.read(run.vocab)
     found = checkpoint.latest_valid(folder.checkpoints)
     ours, optimizer, state, notes = start(run, vocabulary, found)
+    checkpoint.set_aside(folder.checkpoints, -1 if found is None else state.step)
 
     from mindstream_trainer.feed import Feed, Inputs
     from mindstream_trainer.loop import Training

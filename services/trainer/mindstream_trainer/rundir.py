@@ -85,6 +85,12 @@ class RunDir:
         path = self._window(number)
         return _read(path, WindowFile) if path.exists() else None
 
+    def forget_windows(self, before: int) -> None:
+        """Remove the files of the windows before this number: nobody needs them now."""
+        for path in self.windows.glob("[0-9]*.json"):
+            if int(path.stem) < before:
+                path.unlink(missing_ok=True)
+
     def write_end(self) -> None:
         write_whole(self.path / "end.json", b"{}")
 

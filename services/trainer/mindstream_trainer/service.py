@@ -12,8 +12,8 @@ import contextlib
 import math
 import time
 from pathlib import Path
-from typing import Any
 
+import msgspec
 from mindstream_common import logs
 from mindstream_common.bus import Bus
 from mindstream_common.errors import ConfigError, MindStreamError, Transient
@@ -21,15 +21,17 @@ from mindstream_common.events import CarriedRows, CatalogShard, Window, decode
 from mindstream_common.store import Store
 from mindstream_common.topology import CATALOG
 
-from mindstream_trainer import checkpoint, journal, plan, progress, report, resume, training_metrics, uploads
+from mindstream_trainer import checkpoint, journal, plan, progress, report, resume, training_metrics
 from mindstream_trainer.checkpoint import Checkpoint
 from mindstream_trainer.config import ModelConfig, TrainerConfig
 from mindstream_trainer.journal import Journal
+from mindstream_trainer.patience import patiently
 from mindstream_trainer.planner import Planner
 from mindstream_trainer.rank_process import NON_FINITE, USER, RankProcess
 from mindstream_trainer.rundir import RunDir, RunFile, WindowFile, only_one
 from mindstream_trainer.shards import Shards
-from mindstream_trainer.uploads import Uploads
+from mindstream_trainer.uploader import Uploader
+from mindstream_trainer.uploads import Pointer, Uploads
 from mindstream_trainer.vocabulary import Vocabulary
 
 AHEAD = 2  # windows that are planned and brought here before the rank needs them
@@ -47,7 +49,9 @@ class Service:
         self._dir = RunDir(runs / run.run)
         self._shards = Shards(store, self._dir.path / "shards")
         self._uploads = Uploads(store, run.run, run.trainer.keep_checkpoints)
+        self._uploader = Uploader(self._uploads, self._dir.path / "uploading", self._stored)
         self._replay_of = replay_of
+        self._source_seq = 0  # of the journal that is replayed: the last record that was read
         self._catalog: dict[int, CatalogShard] = {}
         self._planner = Planner(
             run.run,
@@ -59,7 +63,9 @@ class Service:
         self._carry: tuple[CarriedRows, ...] = ()
         self._rank = RankProcess(self._dir.path)
         self._rank_window = 1
-        self._to_upload: asyncio.Queue[tuple[Path, int]] = asyncio.Queue()
+        self._written = 0  # windows whose files lie where the rank looks for them, up to this one
+        self._waits_for = 0  # the window whose file the rank waits for; 0: it has something to do
+        self._silence = 0.0  # seconds since the rank said something or was given something
         self._stopping = asyncio.Event()
         self._log = logs.get(run=run.run)
         self.not_ready = "starting"
@@ -76,6 +82,7 @@ class Service:
         """
         training_metrics.at_zero(self._run.run)
         with only_one(self._dir.path):  # before anything is written: the folder may be another trainer's
+            self._uploader.clear()
             self._progress = progress.ProgressFile(self._dir.path, self._begin_progress())
             self._progress.write()
             try:
@@ -95,22 +102,20 @@ class Service:
             self._planner.used(window)
         if opened.windows:
             self._carry = await asyncio.to_thread(self._carry_after, opened.windows[-1])
-        helpers = [asyncio.create_task(self._plan(opened)), asyncio.create_task(self._upload())]
+        helpers = [asyncio.create_task(work) for work in (self._plan(opened), self._uploader.run(), self._watch())]
         training = asyncio.create_task(self._keep_training())
         stopping = asyncio.create_task(self._stopping.wait())
         self.not_ready = ""
         try:
             await asyncio.wait({training, stopping, *helpers}, return_when=asyncio.FIRST_COMPLETED)
-            for helper in helpers:
-                if helper.done():
-                    helper.result()  # planning or storing cannot go on: raise what it raised
+            _raise_from(helpers)
             if self._stopping.is_set() and not training.done():
                 self._dir.ask_to_stop()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(asyncio.shield(training), STOP_SECONDS)
                 self._rank.kill()
             code = await training
-            await self._finish_uploads()
+            await self._finish_uploads(helpers)
             return code
         finally:
             for task in (training, stopping, *helpers):
@@ -135,25 +140,42 @@ class Service:
 
     async def _plan(self, opened: Journal) -> None:
         """Plan windows ahead of the rank, and put their files where it looks for them."""
-        written = 0
-        source = 0
+        source: list[Window] = []
         while True:
             try:
                 await self._read_catalog()
                 if self._replay_of is not None:
-                    source = await self._replay(opened, source)
+                    await self._replay(opened, source)
                 elif self._rank_window + AHEAD > len(opened.windows):
                     await self._plan_next(opened)
-                written = max(written, self._rank_window - 1)
-                while written < min(len(opened.windows), self._rank_window + AHEAD - 1):
-                    await asyncio.to_thread(self._write_window, opened.windows[written])
-                    written += 1
+                await self._bring(opened.windows)
+                if self._replay_of is not None and self._written >= len(source) and not self._dir.ended():
+                    self._dir.write_end()
             except Transient as error:
                 self._log.warning("planning waits", error=str(error))
                 await asyncio.sleep(1.0)
             self._progress.progress.windows = len(opened.windows)
             training_metrics.WINDOWS_PLANNED.labels(self._run.run).set(len(opened.windows))
             await asyncio.sleep(0.2)
+
+    async def _bring(self, windows: list[Window]) -> None:
+        """Write the files of the windows that the rank needs next; what no checkpoint needs any more makes room."""
+        while self._written < min(len(windows), self._rank_window + AHEAD - 1):
+            number = self._written + 1
+            await asyncio.to_thread(self._write_window, windows[number - 1])
+            if self._written == number - 1:  # else the rank has gone back to an earlier one meanwhile
+                self._written = number
+            if self._waits_for == number:
+                self._waits_for, self._silence = 0, 0.0
+            await asyncio.to_thread(self._make_room, windows)
+
+    def _make_room(self, windows: list[Window]) -> None:
+        if self._shards.bytes() <= self._trainer.cache_bytes:
+            return
+        first = min(checkpoint.first_window(self._dir.checkpoints), self._rank_window)
+        self._dir.forget_windows(first)  # before their shards: a rank that goes back asks for them again
+        needed = {seq for window in windows[first - 1 :] for seq in _seqs(window)}
+        self._shards.trim(self._trainer.cache_bytes, [self._catalog[seq] for seq in needed])
 
     async def _plan_next(self, opened: Journal) -> None:
         window = self._planner.next(
@@ -175,21 +197,14 @@ class Service:
             carried=sum(len(part.rows) for part in window.carry),
         )
 
-    async def _replay(self, opened: Journal, source: int) -> int:
-        """Take over the next window of the journal that is replayed; at its end, tell the rank."""
+    async def _replay(self, opened: Journal, source: list[Window]) -> None:
+        """Take over the windows of the journal that is replayed; ``source`` keeps those that were read."""
         assert self._replay_of is not None
-        records, _ = await journal.read(self._bus, self._replay_of)
-        theirs = [record for record in records if isinstance(record, Window)]
-        while len(opened.windows) < len(theirs):
-            window = theirs[len(opened.windows)]
-            await opened.append(
-                Window(
-                    run=self._run.run, number=window.number, shards=window.shards, carry=window.carry, at=time.time()
-                )
-            )
-        if self._rank_window >= len(theirs) - AHEAD:
-            self._dir.write_end()
-        return source
+        records, self._source_seq = await journal.read(self._bus, self._replay_of, after=self._source_seq)
+        source += [record for record in records if isinstance(record, Window)]
+        while len(opened.windows) < len(source):
+            window = source[len(opened.windows)]
+            await opened.append(msgspec.structs.replace(window, run=self._run.run, at=time.time()))
 
     def _carry_after(self, window: Window) -> tuple[CarriedRows, ...]:
         return plan.plan(window, seed=self._run.seed, global_batch=self._trainer.global_batch).carry
@@ -215,8 +230,7 @@ class Service:
         self._model.check_length(max((group.length for group in shard.groups), default=0))
 
     def _write_window(self, window: Window) -> None:
-        seqs = dict.fromkeys([shard.seq for shard in window.shards] + [part.seq for part in window.carry])
-        files = self._shards.fetch_all(self._catalog[seq] for seq in seqs)
+        files = self._shards.fetch_all(self._catalog[seq] for seq in _seqs(window))
         self._dir.write_window(WindowFile(window=window, shards=files))
 
     # the rank ---------------------------------------------------------------------------------------------------------
@@ -227,6 +241,9 @@ class Service:
         deaths = 0  # since the last checkpoint
         while True:
             self._dir.clear_requests()
+            if self._stopping.is_set():  # while there was no rank that could be asked
+                return 0
+            self._silence, self._waits_for = 0.0, 0
             await self._rank.start()
             self._log.info("the rank is started", pid=self._rank.pid)
             async for said in self._rank.reports():
@@ -247,11 +264,26 @@ class Service:
             training_metrics.RESTARTS.labels(self._run.run).inc()
             self._progress.progress.restarts += 1
             self._say("restarting", f"the rank died (exit code {code}) and is started again from its last checkpoint")
-            await asyncio.sleep(backoff)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), backoff)
             backoff = min(30.0, backoff * 2)
+
+    async def _watch(self) -> None:
+        """End a rank that is frozen, so that it is started again. Time is counted in ticks of this process: one that
+        was itself suspended does not blame the rank."""
+        limit = self._trainer.stall_seconds
+        tick = min(1.0, limit / 10)
+        while True:
+            await asyncio.sleep(tick)
+            self._silence = 0.0 if self._waits_for else self._silence + tick
+            if self._silence > limit:
+                self._log.error("the rank is frozen: it is ended and started again", silent_seconds=round(limit))
+                self._rank.kill()
+                self._silence = 0.0
 
     def _hear(self, said: report.Report) -> None:
         run, note = self._run.run, self._progress.progress
+        self._silence, self._waits_for = 0.0, 0
         match said:
             case report.Started(step=step, resumed_from=resumed, notes=notes):
                 self._progress.started(step)
@@ -260,7 +292,7 @@ class Service:
             case report.Compiled(length=length, seconds=seconds):
                 self._log.info("compiled", length=length, seconds=round(seconds, 1))
             case report.Stepped():
-                self._rank_window = max(self._rank_window, said.window)
+                self._rank_window = said.window
                 training_metrics.stepped(run, said)
                 self._progress.stepped(said)
                 if said.step % self._trainer.log_every == 0 or said.step == 1:
@@ -275,10 +307,10 @@ class Service:
             case report.Saved(step=step, path=path):
                 note.local_checkpoint = path
                 self._progress.saved(step)
-                pinned = uploads.pin(Path(path), self._dir.path / "uploading")
-                self._to_upload.put_nowait((pinned, step))
+                self._uploader.offer(Path(path), step)
             case report.Waiting(window=window):
-                self._rank_window = max(self._rank_window, window)
+                self._rank_window = self._waits_for = window
+                self._written = min(self._written, window - 1)  # whatever was there once: the rank has not found it
                 self._say("waiting", f"for rows of window {window}")
             case report.Incident(message=message, path=path):
                 training_metrics.INCIDENTS.labels(run).inc()
@@ -297,16 +329,15 @@ class Service:
     # checkpoints ------------------------------------------------------------------------------------------------------
 
     async def _find_checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint, here or in the store, must be here; the store must have it too."""
-        local = await asyncio.to_thread(checkpoint.latest_valid, self._dir.checkpoints, self._log.warning)
-        pointer = await self._patiently(self._uploads.latest)
-        if pointer is not None and (local is None or local.state.step < pointer.step):
-            path = await self._patiently(lambda: self._uploads.download(pointer, self._dir.checkpoints))
-            local = checkpoint.verify(path)
-        elif local is not None and (pointer is None or pointer.step < local.state.step):
-            pinned = uploads.pin(local.path, self._dir.path / "uploading")
-            self._to_upload.put_nowait((pinned, local.state.step))
+        """The newest sound checkpoint, here or in the store, must be here; the store must have it too."""
+        folder, warn = self._dir.checkpoints, self._log.warning
+        local = await asyncio.to_thread(checkpoint.latest_valid, folder, warn)
+        step = -1 if local is None else local.state.step
+        local = await patiently(lambda: self._uploads.restore(folder, newer_than=step, warn=warn)) or local
         if local is not None:
+            if not await patiently(lambda: self._uploads.holds(local.state.step)):
+                self._uploader.offer(local.path, local.state.step)
+            self._written = local.state.window - 1
             self._rank_window = local.state.window
             note = self._progress.progress
             note.step, note.checkpoint_step = local.state.step, local.state.step
@@ -315,43 +346,40 @@ class Service:
             self._progress.saved(local.state.step)
         return local
 
-    async def _upload(self) -> None:
-        while True:
-            folder, step = await self._to_upload.get()
-            pointer = await self._patiently(lambda folder=folder, step=step: self._uploads.upload(folder, step))
-            training_metrics.CHECKPOINT_STEP.labels(self._run.run).set(step)
-            training_metrics.CHECKPOINT_TIME.labels(self._run.run).set(time.time())
-            note = self._progress.progress
-            note.checkpoint_step = max(note.checkpoint_step, step)
-            note.checkpoint = pointer.objects[0].key.rsplit("/", 1)[0] if pointer.step == step else note.checkpoint
-            self._log.info("checkpoint stored", step=step, key=note.checkpoint)
-            self._to_upload.task_done()
+    def _stored(self, pointer: Pointer, step: int) -> None:
+        training_metrics.CHECKPOINT_STEP.labels(self._run.run).set(step)
+        training_metrics.CHECKPOINT_TIME.labels(self._run.run).set(time.time())
+        note = self._progress.progress
+        note.checkpoint_step, note.checkpoint = step, pointer.objects[0].key.rsplit("/", 1)[0]
+        self._log.info("checkpoint stored", step=step, key=note.checkpoint)
 
-    async def _finish_uploads(self) -> None:
+    async def _finish_uploads(self, helpers: list[asyncio.Task[None]]) -> None:
         """A run ends when its last checkpoint is in the store; a stop waits for that only so long."""
-        waiting = asyncio.ensure_future(self._to_upload.join())
+        finished = asyncio.create_task(self._uploader.finished())
         try:
-            while not waiting.done():
+            while not finished.done():
                 timeout = STOP_SECONDS if self._stopping.is_set() else 1.0
-                await asyncio.wait({waiting}, timeout=timeout)
-                if self._stopping.is_set() and not waiting.done():
+                await asyncio.wait({finished, *helpers}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                _raise_from(helpers)
+                if self._stopping.is_set() and not finished.done():
                     self._log.warning("the last checkpoint is here but not in the store yet; the next start stores it")
                     return
         finally:
-            waiting.cancel()
-
-    async def _patiently(self, call: Any) -> Any:
-        """Call in a thread; repeat for as long as the failure is one that passes by itself."""
-        backoff = 0.5
-        while True:
-            try:
-                return await asyncio.to_thread(call)
-            except Transient as error:
-                self._log.warning("the store is away; trying again", error=str(error))
-                await asyncio.sleep(backoff)
-                backoff = min(15.0, backoff * 2)
+            finished.cancel()
 
     def _begin_progress(self) -> progress.Progress:
         before = progress.read(self._dir.path) or progress.Progress(run=self._run.run)
         before.state, before.message, before.steps = "starting", "", self._trainer.steps
         return before
+
+
+def _raise_from(helpers: list[asyncio.Task[None]]) -> None:
+    """Planning, storing and watching go on for ever: one that has ended raises what it ended with."""
+    for helper in helpers:
+        if helper.done():
+            helper.result()
+
+
+def _seqs(window: Window) -> dict[int, None]:
+    """The catalog's sequences of the shards that a window needs, in order."""
+    return dict.fromkeys([shard.seq for shard in window.shards] + [part.seq for part in window.carry])

@@ -28,9 +28,10 @@ class Shards:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         for object in shard.objects:
-            if object.key not in self._verified:
-                self._bring(object, self._path(object))
-                self._verified.add(object.key)
+            path = self._path(object)
+            if path.name not in self._verified:
+                self._bring(object, path)
+                self._verified.add(path.name)
         return ShardFile(
             shard=shard.id,
             path=str(self._path(shard.objects[0]).absolute()),
@@ -41,6 +42,28 @@ class Shards:
     def fetch_all(self, shards: Iterable[CatalogShard]) -> tuple[ShardFile, ...]:
         """Several, in order."""
         return tuple(self.fetch(shard) for shard in shards)
+
+    def bytes(self) -> int:
+        """What the folder holds."""
+        return sum(size for _, size, _ in self._files())
+
+    def trim(self, limit: int, needed: Iterable[CatalogShard]) -> None:
+        """Remove shards that are not ``needed``, those that were brought first before the others, until the folder
+        holds no more than ``limit`` bytes."""
+        keep = {self._path(object) for shard in needed for object in shard.objects}
+        total = self.bytes()
+        for _, size, path in sorted(self._files()):
+            if total > limit and path not in keep:
+                self._verified.discard(path.name)
+                path.unlink(missing_ok=True)
+                total -= size
+
+    def _files(self) -> list[tuple[int, int, Path]]:
+        """(when it was brought here, bytes, path) of each file."""
+        if not self._folder.is_dir():
+            return []
+        found = [(path.stat(), path) for path in self._folder.iterdir() if path.is_file()]
+        return [(info.st_mtime_ns, info.st_size, path) for info, path in found]
 
     def _bring(self, object: Object, path: Path) -> None:
         if not path.exists() or path.stat().st_size != object.size or sha256_file(path) != object.sha256:

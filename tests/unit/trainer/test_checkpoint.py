@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -47,7 +49,7 @@ def test_save_and_read_back(tmp_path: Path, vocab: Path) -> None:
     model, optimizer = found.arrays()
     assert (model["bert.w"] == 0.5).all()
     assert set(optimizer) == {"m.w", "v.w"}
-    assert msgspec.structs.replace(found.state, files={}) == state(100, tokens=1000)
+    assert msgspec.structs.replace(found.state, files={}, sha256="") == state(100, tokens=1000)
     assert set(found.state.files) == set(FILES) - {"state.json"}
 
 
@@ -93,6 +95,54 @@ def test_half_written_folders_do_not_count(tmp_path: Path, vocab: Path, monkeypa
         assert [p.name for p in checkpoint.steps(folder)] == ["step-00000001"]
         assert latest_valid(folder).state.step == 1  # type: ignore[union-attr]
     assert verify(saved(folder, vocab, 2)).state.step == 2
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda t: t.replace('"window": 2', '"window": 1'),
+        lambda t: re.sub('"sha256": "[0-9a-f]{64}"\\n}', '"sha256": ""\n}', t),
+    ],
+)
+def test_a_state_that_was_edited_is_passed_over(tmp_path: Path, vocab: Path, edit: Callable[[str], str]) -> None:
+    folder = tmp_path / "c"
+    saved(folder, vocab, 1)
+    path = saved(folder, vocab, 2) / "state.json"
+    text = path.read_text(encoding="utf-8")
+    assert edit(text) != text
+    path.write_text(edit(text), encoding="utf-8")
+    with pytest.raises(InputError, match=r"state\.json was changed: its sha256 is .{64}, (.{64}|none) was written"):
+        verify(path.parent)
+    assert latest_valid(folder, lambda _: None).state.step == 1  # type: ignore[union-attr]
+
+
+def test_a_folder_under_another_name_is_passed_over(tmp_path: Path, vocab: Path) -> None:
+    folder = tmp_path / "c"
+    saved(folder, vocab, 2).rename(folder / "step-00000009")
+    saved(folder, vocab, 1)
+    with pytest.raises(InputError, match="of step 2; the folder's name says another"):
+        verify(folder / "step-00000009")
+    assert latest_valid(folder, lambda _: None).state.step == 1  # type: ignore[union-attr]
+    (folder / "step-00000001").rename(tmp_path / "copy")  # people may call a copy what they like
+    assert verify(tmp_path / "copy").state.step == 1
+
+
+def test_what_was_passed_over_prunes_no_sound_one(tmp_path: Path, vocab: Path) -> None:
+    folder = tmp_path / "c"
+    for step in (1, 2, 3):
+        (saved(folder, vocab, step) / "state.json").write_text(
+            "{}" if step > 1 else (folder / "step-00000001/state.json").read_text()
+        )
+    warnings: list[str] = []
+    checkpoint.set_aside(folder, 1, warnings.append)
+    assert [path.name for path in checkpoint.steps(folder)] == ["step-00000001"]
+    assert len(warnings) == 2
+    prune(folder, 1)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "damaged-step-00000002", "damaged-step-00000003", "step-00000001",
+    ]  # fmt: skip
+    assert checkpoint.first_window(folder) == 2
+    assert checkpoint.first_window(tmp_path / "none") == 1
 
 
 def test_prune_keeps_the_newest_and_sweeps_leftovers(tmp_path: Path, vocab: Path) -> None:

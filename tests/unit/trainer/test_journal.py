@@ -214,7 +214,8 @@ def test_breaks_of_a_chain_are_counted() -> None:
 
 @pytest.mark.parametrize("name", ["seed", "global_batch"])
 async def test_a_replay_has_the_batches_of_its_source(bus: Bus, run: str, name: str) -> None:
-    await take(bus, run, **{name: 7})  # type: ignore[arg-type]
+    source = await take(bus, run, **{name: 7})  # type: ignore[arg-type]
+    await source.append(rows(1, 1, 8, run=run))
     with pytest.raises(ConfigError, match=rf"run '{run}', .* with {name} 7, .* trainer\.{name} 8"):
         await take(bus, f"{run}-again", replay_of=run, **{"seed": 1, "global_batch": 8, name: 8})  # type: ignore[arg-type]
     assert await numbers(bus, f"{run}-again") == []
@@ -227,6 +228,8 @@ async def test_a_replay_of_a_run_that_is_not_there_names_those_that_are(bus: Bus
         await take(bus, f"{run}-again", replay_of="nope")
     with pytest.raises(ConfigError, match="cannot replay itself"):
         await take(bus, run, replay_of=run)
+    with pytest.raises(ConfigError, match="has not trained on anything yet"):
+        await take(bus, f"{run}-again", replay_of=run)
     assert await numbers(bus, run) == [0]
 
 
@@ -252,7 +255,7 @@ async def test_a_checkpoint_that_is_ahead_of_the_journal_is_refused(bus: Bus, ru
 
 
 async def test_a_start_says_who_and_what(bus: Bus, run: str) -> None:
-    await take(bus, f"{run}-source")
+    await (await take(bus, f"{run}-source")).append(window(f"{run}-source", 1))
     await take(bus, run, replay_of=f"{run}-source")
     await take(bus, run)
     records, last = await journal.read(bus, run)

@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import os
+import shutil
+import threading
 from pathlib import Path
 
+import msgspec
 import pytest
-from mindstream_common.errors import MindStreamError, Poison
+from mindstream_common.errors import MindStreamError, Poison, Transient
 from mindstream_common.events import CatalogShard, RowGroup
-from mindstream_common.ids import sha256_bytes
-from mindstream_common.store import MemoryStore, NotFound
+from mindstream_common.ids import sha256_bytes, sha256_file
+from mindstream_common.store import MemoryStore
 from mindstream_trainer import checkpoint, progress, uploads
-from mindstream_trainer.checkpoint import STATE
+from mindstream_trainer.checkpoint import STATE, FileInfo, State
 from mindstream_trainer.progress import Progress, ProgressFile
 from mindstream_trainer.report import Stepped
 from mindstream_trainer.shards import Shards
+from mindstream_trainer.uploader import Uploader
 from mindstream_trainer.uploads import Uploads
-
-STATE_TEXT = json.dumps({"run": "default", "seed": 1})
-
-
-@pytest.fixture(autouse=True)
-def unverified(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Checkpoints of a few bytes instead of real ones; what was verified is noted."""
-    seen: list[Path] = []
-    monkeypatch.setattr(checkpoint, "verify", seen.append)
-    return seen
 
 
 def saved(folder: Path, step: int) -> Path:
-    """A checkpoint's folder as the rank leaves it."""
+    """A checkpoint's folder as the rank leaves it, only with less in it."""
     path = folder / f"step-{step:08}"
     path.mkdir(parents=True)
-    (path / "model.safetensors").write_bytes(b"weights of %d" % step)
-    (path / STATE).write_text(STATE_TEXT)
+    model = path / "model.safetensors"
+    model.write_bytes(b"weights of %d" % step)
+    info = FileInfo(size=model.stat().st_size, sha256=sha256_file(model))
+    (path / STATE).write_bytes(checkpoint.sign(State(run="default", step=step, seed=1, files={model.name: info})))
     return path
 
 
@@ -107,42 +105,169 @@ def test_state_goes_first_when_one_is_removed(tmp_path: Path) -> None:
     assert gone == [STATE, "model.safetensors"]
 
 
-def test_a_download_is_whole_or_not_there(tmp_path: Path, unverified: list[Path]) -> None:
+def restore(run: Uploads, folder: Path, newer_than: int = -1) -> tuple[int | None, list[str]]:
+    """The step that was brought to ``folder``, and the warnings."""
+    warnings: list[str] = []
+    found = run.restore(folder, newer_than=newer_than, warn=warnings.append)
+    if found is not None:
+        assert checkpoint.verify(folder / f"step-{found.state.step:08}") == found
+    assert not list(folder.glob(".tmp-*"))
+    return None if found is None else found.state.step, warnings
+
+
+def test_the_newest_is_brought_here(tmp_path: Path) -> None:
+    run = Uploads(MemoryStore(), "default", keep=2)
+    for step in (5, 10):
+        run.upload(saved(tmp_path / "rank", step), step)
+    assert restore(run, tmp_path / "here") == (10, [])
+    assert restore(run, tmp_path / "there", newer_than=10) == (None, [])
+    assert (run.holds(10), run.holds(5)) == (True, False)
+
+
+def flip(store: MemoryStore, key: str) -> None:
+    data = bytearray(store.get_bytes(key))
+    data[len(data) // 2] ^= 1
+    store.put_bytes(key, bytes(data))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", STATE])
+@pytest.mark.parametrize("way", ["flipped", "gone"])
+def test_a_damaged_one_is_passed_over_for_an_older_one(tmp_path: Path, name: str, way: str) -> None:
     store = MemoryStore()
     run = Uploads(store, "default", keep=2)
-    pointer = run.upload(saved(tmp_path / "rank", 5), 5)
-    target = tmp_path / "here"
-    path = run.download(pointer, target)
-    assert path == target / "step-00000005"
-    assert (path / "model.safetensors").read_bytes() == b"weights of 5"
-    assert len(unverified) == 1
-    store.put_bytes(pointer.objects[0].key, b"weights of 6")
-    other = tmp_path / "elsewhere"
-    with pytest.raises(Poison, match=r"model\.safetensors holds other bytes"):
-        run.download(pointer, other)
-    assert not (other / "step-00000005").exists()
-    store.delete(pointer.objects[0].key)
-    with pytest.raises(NotFound):
-        run.download(pointer, other)
-    assert not (other / "step-00000005").exists()
+    for step in (5, 10):
+        run.upload(saved(tmp_path / "rank", step), step)
+    key = f"runs/default/checkpoints/step-00000010/{name}"
+    if way == "flipped":
+        flip(store, key)
+    else:
+        store.delete(key)
+    found, warnings = restore(run, tmp_path / "here")
+    assert found == 5
+    (warning,) = warnings
+    assert "step-00000010" in warning
+    assert name in warning
+    assert restore(run, tmp_path / "local", newer_than=7)[0] is None  # an older one that is here is as good
+    assert not (tmp_path / "local" / "step-00000010").exists()
+    assert not run.holds(10)
+
+    run.upload(saved(tmp_path / "again", 7), 7)  # the run goes on from there; the damaged one does not stand in its way
+    assert run.latest().step == 7  # type: ignore[union-attr]
+    assert stored(store) == {"step-00000005", "step-00000007"}
+    assert restore(run, tmp_path / "later") == (7, [])
+
+
+def test_a_state_that_was_edited_is_seen(tmp_path: Path) -> None:
+    """Also with a hash that fits the edit: the pointer knows the file that was stored."""
+    store = MemoryStore()
+    run = Uploads(store, "default", keep=2)
+    for step in (5, 10):
+        run.upload(saved(tmp_path / "rank", step), step)
+    key = "runs/default/checkpoints/step-00000010/state.json"
+    state = msgspec.json.decode(store.get_bytes(key), type=State)
+    edited = msgspec.structs.replace(state, window=2)
+    store.put_bytes(key, msgspec.json.encode(edited))
+    assert "state.json was changed" in restore(run, tmp_path / "here")[1][0]
+    store.put_bytes(key, checkpoint.sign(edited))
+    found, (warning,) = restore(run, tmp_path / "here")
+    assert found == 5
+    assert "latest.json names step 10 with a state.json whose sha256 is" in warning
+
+
+def test_a_pointer_to_nothing_or_a_damaged_one_hides_no_checkpoint(tmp_path: Path) -> None:
+    store = MemoryStore()
+    run = Uploads(store, "default", keep=2)
+    for step in (5, 10):
+        run.upload(saved(tmp_path / "rank", step), step)
+    for key in [key for key in store.objects if "step-00000010" in key]:
+        store.delete(key)
+    found, warnings = restore(run, tmp_path / "here")
+    assert (found, len(warnings)) == (5, 1)
+    store.put_bytes("runs/default/latest.json", b'{"step": 1')
+    again = Uploads(store, "default", keep=2)
+    found, (warning,) = restore(again, tmp_path / "there")
+    assert found == 5
+    assert "latest.json in the object store is damaged" in warning
+    again.upload(saved(tmp_path / "more", 6), 6)
+    assert again.latest().step == 6  # type: ignore[union-attr]
+
+
+def test_a_store_that_is_away_is_not_a_damaged_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    run = Uploads(store, "default", keep=2)
+    run.upload(saved(tmp_path / "rank", 5), 5)
+
+    def away(*_: object) -> None:
+        raise Transient("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "get_file", away)
+        with pytest.raises(Transient):
+            restore(run, tmp_path / "here")
+    assert restore(run, tmp_path / "here") == (5, [])
 
 
 def test_a_download_replaces_a_damaged_local_one(tmp_path: Path) -> None:
     run = Uploads(MemoryStore(), "default", keep=2)
-    pointer = run.upload(saved(tmp_path / "rank", 5), 5)
+    run.upload(saved(tmp_path / "rank", 5), 5)
     damaged = saved(tmp_path / "here", 5)
     (damaged / "model.safetensors").write_bytes(b"half")
     (damaged / "left-over").touch()
-    path = run.download(pointer, tmp_path / "here")
-    assert sorted(file.name for file in path.iterdir()) == ["model.safetensors", STATE]
-    assert (path / "model.safetensors").read_bytes() == b"weights of 5"
+    assert restore(run, tmp_path / "here") == (5, [])
+    assert sorted(file.name for file in damaged.iterdir()) == ["model.safetensors", STATE]
 
 
-def test_a_damaged_pointer_is_an_error_that_says_what_to_do() -> None:
+def test_a_damaged_pointer_is_an_error_that_says_what_happens() -> None:
     store = MemoryStore()
     store.put_bytes("runs/default/latest.json", b'{"step": 1')
-    with pytest.raises(MindStreamError, match=r"runs/default/latest\.json"):
+    with pytest.raises(MindStreamError, match=r"runs/default/latest\.json .* The next upload writes it anew"):
         Uploads(store, "default", keep=2).latest()
+
+
+class Slow(MemoryStore):
+    """Uploads wait until they may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.seen: list[str] = []
+
+    def put_file(self, key, path):  # type: ignore[no-untyped-def]
+        assert self.go.wait(10)
+        self.seen.append(key.split("/")[3])
+        return super().put_file(key, path)
+
+
+async def test_a_rank_that_is_faster_than_the_store_loses_no_newest_checkpoint(tmp_path: Path) -> None:
+    """Every checkpoint but the newest is pruned at once, some before they could be taken; the disk does not fill."""
+    store, done = Slow(), []
+    uploader = Uploader(Uploads(store, "default", 2), tmp_path / "up", lambda _, step: done.append(step))
+    uploading = asyncio.create_task(uploader.run())
+    for step in range(1, 21):
+        folder = saved(tmp_path / "rank", step)
+        if step % 3:
+            uploader.offer(folder, step)
+            await asyncio.sleep(0)
+            shutil.rmtree(folder)
+        else:
+            shutil.rmtree(folder)
+            uploader.offer(folder, step)
+        assert len(list((tmp_path / "up").glob("*/step-*"))) <= 2
+    store.go.set()
+    await asyncio.wait_for(uploader.finished(), 10)
+    assert done[-1] == 20
+    assert len(done) <= 3
+    assert restore(Uploads(store, "default", 2), tmp_path / "here") == (20, [])
+    assert list((tmp_path / "up").iterdir()) == []
+    uploading.cancel()
+
+
+def test_a_checkpoint_that_is_gone_leaves_nothing(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "rank", 5)
+    (folder / STATE).unlink()
+    with pytest.raises(FileNotFoundError):
+        uploads.pin(folder, tmp_path / "uploading")
+    assert list((tmp_path / "uploading").iterdir()) == []
 
 
 def test_a_pinned_checkpoint_outlives_the_ranks_own(tmp_path: Path) -> None:
@@ -226,6 +351,28 @@ def test_a_shard_whose_bytes_are_others_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Poison, match=sha256_bytes(b"rows 1")):
         Shards(store, tmp_path).fetch(shard)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_shards_that_nobody_needs_make_room(tmp_path: Path) -> None:
+    store = Counting()
+    shards = Shards(store, tmp_path)
+    made = [catalogued(store, number) for number in (1, 2, 3)]
+    for number, shard in enumerate(made):
+        for object in shard.objects:
+            shards.fetch(shard)
+            os.utime(tmp_path / object.key.rsplit("/", 1)[1], (number, number))
+    each = sum(object.size for object in made[0].objects)
+    shards.trim(3 * each, [])
+    assert shards.bytes() == 3 * each
+    shards.trim(2 * each, made[:1])  # the oldest of those that are not needed
+    assert shards.bytes() == 2 * each
+    assert {path.name[:32] for path in tmp_path.iterdir()} == {made[0].id, made[2].id}
+    shards.trim(0, made[:1])
+    assert shards.bytes() == each  # what is needed stays
+    downloads = store.downloads
+    shards.fetch_all(made)  # and comes back when it is needed again
+    assert store.downloads == downloads + 4
+    assert Shards(store, tmp_path / "absent").bytes() == 0
 
 
 def step(number: int, **fields: float) -> Stepped:
