@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from mindstream_common.errors import ConfigError, MindStreamError
 from mindstream_common.process import die_with_parent
 from mindstream_trainer import progress
 from mindstream_trainer.config import TrainerConfig
+from mindstream_trainer.rundir import locked
 from rich.console import Console
 
 from mindstream_cli import servers, stack, up
@@ -64,18 +64,6 @@ def start(file: Path, state: Path, replay_of: str | None = None) -> subprocess.P
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
-
-
-def locked(folder: Path) -> bool:
-    """Whether a trainer on this machine works in a run's folder."""
-    try:
-        with (folder / ".lock").open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    return False
 
 
 def why(state: Path, run: str) -> str:
