@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindstream_common import ids
+from mindstream_common import ids, vocabulary
 from mindstream_common.errors import ConfigError
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -31,27 +31,15 @@ class Vocabulary:
 def load(path: Path) -> Vocabulary:
     """Read a vocabulary.
 
-    Lines end at newlines only: the vocabulary of bert-base-chinese has U+2028 as an entry, at which ``splitlines()``
-    would also split, shifting every later id by one.
-
     Raises:
         ConfigError: the file cannot be read, lacks a special token, or has an entry twice.
     """
-    try:
-        data = path.read_bytes()
-        text = data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"cannot read the vocabulary {path}: {error}. It is the vocab.txt beside the base model."
-        ) from error
-    lines = text.removesuffix("\n").split("\n")
-    if all(line.endswith("\r") for line in lines[:-1]) and len(lines) > 1:
-        lines = [line.removesuffix("\r") for line in lines]
+    data, lines = vocabulary.read(path)
     _check(path, lines)
-    return Vocabulary(path, tuple(lines), ids.sha256_bytes(data))
+    return Vocabulary(path, lines, ids.sha256_bytes(data))
 
 
-def _check(path: Path, lines: list[str]) -> None:
+def _check(path: Path, lines: tuple[str, ...]) -> None:
     seen: dict[str, int] = {}
     for id, entry in enumerate(lines):
         if (first := seen.setdefault(entry, id)) != id:
@@ -63,21 +51,3 @@ def _check(path: Path, lines: list[str]) -> None:
         raise ConfigError(
             f"{path}: {len(lines)} entries, but no {', '.join(missing)}: not a BERT vocabulary. Use the vocab.txt of the base model."
         )
-
-
-def compare(expected: Vocabulary, found: Vocabulary) -> None:
-    """Refuse a vocabulary that is not the base model's.
-
-    Raises:
-        ConfigError: with both hashes, both sizes and the first entry that differs.
-    """
-    if expected.entries == found.entries:
-        return
-    shared = min(len(expected), len(found))
-    at = next((id for id in range(shared) if expected.entries[id] != found.entries[id]), shared)
-    first, second = (repr(v.entries[at]) if at < len(v) else "nothing" for v in (expected, found))
-    raise ConfigError(
-        f"the vocabularies differ from id {at} on: {expected.path} ({len(expected)} entries, sha256 {expected.sha256}) has "
-        f"{first}, {found.path} ({len(found)} entries, sha256 {found.sha256}) has {second}. "
-        "A pipeline and its base model must share one vocabulary."
-    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from mindstream_common import vocabulary
 from mindstream_common.errors import ConfigError
 from mindstream_common.ids import sha256_bytes
 
@@ -36,20 +37,12 @@ class Vocabulary:
 
     @classmethod
     def read(cls, path: str | Path) -> Vocabulary:
-        """Read a ``vocab.txt``. Lines end at ``\\n`` alone: U+2028 is an entry of the real one (splitlines() would
-        shift every id after it).
+        """Read a ``vocab.txt``.
 
         Raises:
             ConfigError: the file cannot be read as UTF-8, or an entry that training needs is missing.
         """
-        try:
-            data = Path(path).read_bytes()
-            lines = data.decode("utf-8").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the vocabulary {path}: {error}") from error
-        if lines[-1] == "":
-            lines.pop()
-        entries = tuple(line.removesuffix("\r") for line in lines)
+        data, entries = vocabulary.read(path)
         ids = {entry: i for i, entry in reversed(list(enumerate(entries)))}
         special = {}
         for name, spellings in SPECIAL.items():

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from mindstream_common import vocabulary
 from mindstream_common.errors import ConfigError
 
 
@@ -15,11 +16,10 @@ def entries(path: Path) -> int:
     Raises:
         ConfigError: a tokenizer.json that has no vocabulary.
     """
-    content = path.read_bytes()
     if path.suffix != ".json":
-        return content.count(b"\n") + (not content.endswith(b"\n"))
+        return len(vocabulary.read(path)[1])
     try:
-        data = msgspec.json.decode(content)
+        data = msgspec.json.decode(path.read_bytes())
         vocab: Any = data["model"]["vocab"]
         known = vocab.values() if isinstance(vocab, dict) else range(len(vocab))
         return 1 + max([*known, *(token["id"] for token in data.get("added_tokens") or ())])
