@@ -11,7 +11,7 @@ import pytest
 from mindstream_cli.servers import Server, running, settings
 from mindstream_common.bus import Bus, StreamFull, connect
 from mindstream_common.bus_memory import MemoryBus
-from mindstream_common.errors import ConfigError, Fenced, Transient
+from mindstream_common.errors import ConfigError, Fenced, Poison, Transient
 from mindstream_common.topology import CATALOG, FILES, JOURNAL, RAW
 
 
@@ -194,3 +194,14 @@ def restart(server: Server) -> None:
     server.kill()
     server.start()
     server.wait_ready()
+
+
+@pytest.mark.servers
+async def test_a_message_that_is_too_large_is_not_waited_for(nats_url: str) -> None:
+    bus = await connect(nats_url, name="test", patience=5)
+    try:
+        await bus.ensure(queue_events=100)
+        with pytest.raises(Poison, match="at most 1,048,576"):
+            await bus.publish("catalog.a", b"x" * 1_048_577, id=new_id())
+    finally:
+        await bus.close()

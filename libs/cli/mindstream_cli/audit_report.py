@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from mindstream_cli.audit import Flow, Report, audit
 from mindstream_cli.connection import connect
@@ -43,7 +43,7 @@ def balanced(report: Report) -> bool:
 def show(report: Report, console: Console) -> None:
     """A table for a person (a column per domain), and a verdict."""
     domains = sorted(report.flows)
-    table = Table("", *domains, title="Where every document and every token is", title_justify="left")
+    table = Table(Column(no_wrap=True), *domains, title="Where every document and every token is", title_justify="left")
     lines: list[tuple[str, Callable[[Flow], int]]] = [
         ("documents accepted", lambda flow: flow.accepted),
         ("= catalogued", lambda flow: flow.catalogued),

@@ -19,6 +19,7 @@ from mindstream_common.documents import Document
 from mindstream_common.errors import InputError
 from mindstream_common.manifests import Manifest
 from mindstream_common.stage import Drop
+from mindstream_common.store import NotFound
 from rich.console import Console
 from rich.table import Table
 
@@ -119,7 +120,10 @@ class RawDocuments:
             found: list[Document] = []
             for object in manifest.event.objects:
                 path = Path(folder) / "raw.parquet"
-                self.ledger.store.get_file(object, path)
+                try:
+                    self.ledger.store.get_file(object, path)
+                except NotFound:
+                    return []
                 found += documents.read(path)
             return found
 

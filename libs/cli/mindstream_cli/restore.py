@@ -108,10 +108,20 @@ async def restore(ledger: Ledger, bus: Bus, selection: Selection, limit: int | N
         Transient: the store or the bus is away. The next call goes on with it.
     """
     result = await asyncio.to_thread(_plan, ledger, selection, limit)
+    failed = []
     for number, plan in await asyncio.to_thread(_unfinished, ledger.store):
-        event = await asyncio.to_thread(_make, ledger, plan)
+        try:
+            event = await asyncio.to_thread(_make, ledger, plan)
+        except InputError as error:  # of an earlier call: it keeps the others not waiting
+            failed.append(f"{_key(number)}: {error}")
+            continue
         await _announce(bus, event, plan)
         await asyncio.to_thread(ledger.store.put_bytes, f"{FOLDER}{number:08d}.done", b"")
+    if failed:
+        raise InputError(
+            f"{result.restored} documents are on their way again, but what was planned before cannot be carried out: "
+            + "; ".join(failed)
+        )
     return result
 
 

@@ -22,13 +22,18 @@ import nats.js.errors
 from nats.js import api
 
 from mindstream_common import logs
-from mindstream_common.errors import ConfigError, Fenced, Transient
+from mindstream_common.errors import ConfigError, Fenced, Poison, Transient
 from mindstream_common.topology import STREAMS, Stream
 
 FETCH_SECONDS = 1.0
 REQUEST_SECONDS = 5.0
+MAX_PAYLOAD = 1_048_576  # bytes; NATS's own limit, and that of the servers that we start
 _STREAM_FULL = {10077, 10047, 10023}  # max messages, no storage, insufficient resources
 _WRONG_LAST_SEQUENCE = {10071, 10164}
+
+
+class TooLarge(Poison):
+    """A message that the bus will never take."""
 
 
 class StreamFull(Transient):
@@ -270,6 +275,8 @@ async def _call(awaitable: Any) -> Any:
         if error.err_code == 10058:
             raise _AlreadyExists from error
         raise _Refused(f"{error.description} (code {error.err_code})") from error
+    except nats.errors.MaxPayloadError as error:
+        raise TooLarge(f"the bus takes messages of at most {MAX_PAYLOAD:,} bytes") from error
     except (nats.errors.Error, TimeoutError, OSError) as error:
         raise Transient(f"the bus does not answer: {error!r}") from error
 

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from mindstream_common import events, logs, metrics
-from mindstream_common.bus import Bus, Delivery, Queue, StreamFull
+from mindstream_common.bus import MAX_PAYLOAD, Bus, Delivery, Queue, StreamFull
 from mindstream_common.claims import ValkeyClaims, namespace
 from mindstream_common.config import Section
 from mindstream_common.errors import ConfigError, MindStreamError, Poison, Transient
@@ -284,13 +284,14 @@ class Runner:
         except (msgspec.DecodeError, UnicodeDecodeError):
             data = msgspec.json.encode(data.decode("utf-8", "backslashreplace"))
         domain = subject.split(".", 1)[1]
+        room = max(200, (MAX_PAYLOAD - len(data) - 2000) // 4)  # a character is up to four bytes
         letter = DeadLetter(
             stage=self._stage,
             domain=domain,
             subject=subject,
             event=msgspec.Raw(data),
             kind=kind,
-            error=error[-16_000:],
+            error=error[-min(16_000, room) :],
             attempts=attempts,
             at=time.time(),
         )

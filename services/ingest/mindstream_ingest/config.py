@@ -11,6 +11,7 @@ from mindstream_common.errors import ConfigError
 from mindstream_common.events import Domain
 from msgspec import Meta
 
+from mindstream_ingest import mapping
 from mindstream_ingest.fields import parse
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -50,6 +51,7 @@ class SourceConfig(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ConfigError("a source has either s3 (a prefix) or folder (a path)")
         if self.template and self.text_fields:
             raise ConfigError("a source has either text_fields or template")
+        mapping.check(self.text_fields, self.template)
         if self.template:
             parse(self.template)
 

@@ -10,6 +10,7 @@ from mindstream_common.bus import Bus
 from mindstream_common.events import FileBundle, Object, SourceFile, encode
 from mindstream_common.ids import shard_id
 
+from mindstream_ingest import mapping
 from mindstream_ingest.submit import BUNDLE_BYTES, BUNDLE_FILES, announce
 
 Entry = tuple[SourceFile, Object]
@@ -33,6 +34,10 @@ class Gatherer:
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         bundle = self._open.setdefault(domain, [])
+        if bundle and sum(_size(entry[0]) for entry, _ in bundle) + _size(file) > mapping.EVENT_BYTES:
+            self._start(self._close(domain, bundle))
+            await asyncio.sleep(0)  # it is closed now
+            bundle = self._open.setdefault(domain, [])
         bundle.append(((file, object), done))
         if len(bundle) == 1:
             self._start(self._later(domain, bundle))
@@ -63,6 +68,10 @@ class Gatherer:
             for _, done in bundle:
                 if not done.done():
                     done.set_result(None)
+
+
+def _size(file: SourceFile) -> int:
+    return mapping.in_event(file.name, mapping.size(file.text_fields, file.template))
 
 
 def bundle_of(domain: str, entries: Sequence[Entry]) -> FileBundle:

@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from mindstream_ingest import encoding
+from mindstream_ingest import encoding, mapping
 from mindstream_ingest.body import Body, Refused, Room
 from mindstream_ingest.config import HttpConfig, IngestConfig
 from mindstream_ingest.fields import Fields
@@ -179,6 +179,10 @@ def _parse(request: Request, data: bytes) -> _Post:
     template = request.query_params.get("template", "")
     if fields and template:
         raise Refused(400, "text_field and template are two ways to say the same: give one of them")
+    try:
+        mapping.check(fields, template)
+    except ConfigError as error:
+        raise Refused(400, str(error)) from error
     return _Post(domain, kind, fields, template, key, data)
 
 

@@ -23,6 +23,7 @@ from mindstream_common.ids import shard_id
 from mindstream_common.store import Store
 from mindstream_common.topology import subject_of
 
+from mindstream_ingest import mapping
 from mindstream_ingest.source import COMPRESSIONS, KINDS, kind_of
 
 BUNDLE_FILES = 200
@@ -114,7 +115,8 @@ async def submit(
         Transient: store or bus are away for longer than ``patience`` seconds. Submitting again is safe.
         InputError: see ``refused``.
     """
-    for wanted in _bundles(files):
+    mapping.check(text_fields, template)
+    for wanted in _bundles(files, mapping.size(text_fields, template)):
         bundle, objects = [], []
         for file in wanted:
             try:
@@ -138,15 +140,19 @@ async def submit(
         yield Submitted(files=len(bundle), bytes=sum(file.size for file in bundle), bundle=event.id)
 
 
-def _bundles(files: Sequence[Found]) -> Iterator[list[Found]]:
+def _bundles(files: Sequence[Found], fixed: int = 0) -> Iterator[list[Found]]:
     bundle: list[Found] = []
-    size = 0
+    size = event = 0
     for file in files:
-        if bundle and (len(bundle) == BUNDLE_FILES or size + file.size > BUNDLE_BYTES):
+        more = mapping.in_event(file.name, fixed)
+        if bundle and (
+            len(bundle) == BUNDLE_FILES or size + file.size > BUNDLE_BYTES or event + more > mapping.EVENT_BYTES
+        ):
             yield bundle
-            bundle, size = [], 0
+            bundle, size, event = [], 0, 0
         bundle.append(file)
         size += file.size
+        event += more
     if bundle:
         yield bundle
 

@@ -11,7 +11,7 @@ import pytest
 from mindstream_common import events
 from mindstream_common.bus import StreamFull
 from mindstream_common.bus_memory import MemoryBus
-from mindstream_common.errors import InputError, Transient
+from mindstream_common.errors import ConfigError, InputError, Transient
 from mindstream_common.events import FileBundle
 from mindstream_common.ids import sha256_bytes
 from mindstream_common.store import MemoryStore
@@ -311,3 +311,22 @@ async def test_a_bus_that_stays_away(tmp_path: Path, store: MemoryStore) -> None
     bus = Away(1000, Transient("the bus does not answer"))
     with pytest.raises(Transient, match=r"does not answer \(waited 0 s\). Submitting again later is safe"):
         await hand_over(found, store, bus)
+
+
+async def test_an_event_stays_far_below_what_the_bus_takes(tmp_path: Path, store: MemoryStore, bus: MemoryBus) -> None:
+    """Every file of a bundle repeats the template: many files with a long one are several bundles."""
+    template = "{ask}" + "长" * 2_000
+    found, _ = find(files(tmp_path, **{f"f{n:03}_jsonl": f'{{"ask": "{n}"}}' for n in range(120)}))
+    assert len(found) == 120
+    await hand_over(found, store, bus, template=template)
+    made = await bundles(bus)
+    assert len(made) > 1
+    assert sum(len(bundle.files) for bundle in made) == 120
+    assert max(len(events.encode(bundle)) for bundle in made) < 420_000
+
+
+async def test_a_template_that_is_too_long_is_refused(tmp_path: Path, store: MemoryStore, bus: MemoryBus) -> None:
+    found, _ = find(files(tmp_path, a_jsonl="{}"))
+    with pytest.raises(ConfigError, match="at most 8,000 are taken"):
+        await hand_over(found, store, bus, template="{ask}" + "x" * 8_000)
+    assert await bundles(bus) == []
