@@ -81,7 +81,7 @@ async def hand_over(
     error is raised when that is None)."""
     columns = (TextColumn("submitting"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     total = sum(file.size for file in files)
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("submitting", total=total)
         submitted = [
             bundle
