@@ -121,7 +121,9 @@ KINDS = (
 
 # Everything that a match may consist of, but for the province of a plate, which stands before. Chinese text has few such
 # places, and only they are looked at; one character before them is enough for what a pattern wants to know of it.
-_ISLAND = re.compile("[0-9A-Za-z@._%+ ()·•・转挂学警港澳\uff01-\uff5e-]{6,}")
+DASHES = "\u2010-\u2015\u2212"  # hyphens, dashes and the minus sign: people write them in numbers
+_ISLAND = re.compile(f"[0-9A-Za-z@._%+ ()·•・转挂学警港澳\uff01-\uff5e{DASHES}-]{{6,}}")
+_DASH = re.compile(f"[{DASHES}]")
 _WIDE = re.compile("[\uff01-\uff5e]")
 
 
@@ -144,7 +146,7 @@ def find(text: str, kinds: tuple[Kind, ...] = KINDS, strict: bool = False) -> li
 
 def _in_island(island: str, start: int, kinds: tuple[Kind, ...], strict: bool) -> list[Found]:
     if not island.isascii():
-        island = _WIDE.sub(lambda wide: chr(ord(wide.group()) - 0xFEE0), island)
+        island = _DASH.sub("-", _WIDE.sub(lambda wide: chr(ord(wide.group()) - 0xFEE0), island))
     taken: list[Found] = []
     for kind in kinds:
         new = [

@@ -18,7 +18,7 @@ from mindstream_cleaning.chain import Chain
 from mindstream_cleaning.config import CleaningConfig
 from mindstream_cleaning.duplicates import Duplicate
 
-ALGORITHM = "2"  # raised when the same documents would give other texts
+ALGORITHM = "3"  # raised when the same documents would give other texts
 DECLARATION = Declaration(name="cleaning", takes=RawShard, makes=CleanShard, claims=True, claims_version=sketch.VERSION)
 # Whose versions decide the texts.
 LIBRARIES = ("selectolax", "ftfy", "xxhash", "zstandard", "opencc", "ahocorasick-rs")

@@ -203,3 +203,8 @@ def test_nothing_that_was_masked_is_found_again(number: str) -> None:
     once = masked(f"是{number}，")
     assert number not in once
     assert masked(once) == once
+
+
+@pytest.mark.parametrize("dash", ["-", "\u2010", "\u2011", "\u2013", "\u2014", "\u2212", "－"])
+def test_any_dash_may_stand_in_a_number(dash: str) -> None:
+    assert masked(f"请拨打138{dash}1234{dash}5678，谢谢") == "请拨打[手机号]，谢谢"
