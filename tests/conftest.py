@@ -6,15 +6,22 @@ Tests that kill or restart a server start a set of their own (:func:`mindstream_
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from mindstream_cli.child import Server
 from mindstream_cli.servers import running, settings
 from mindstream_common.claims import ValkeyClaims
 from mindstream_common.store import S3Store
+
+# On CI the same examples every time: new ones are looked for at the desk.
+hypothesis.settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")
